@@ -1,0 +1,77 @@
+"""The ``edgepfl`` command: finds its subcommands through entry points and imports only the one that is called."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib.metadata import EntryPoint, entry_points
+
+import edgepfl
+from edgepfl.errors import EdgepflError
+
+GROUP = "edgepfl.commands"
+SUMMARIES = {
+    "agent": "run a device's agent (on the board)",
+    "compare": "train with several algorithms on the same fleet and print one table",
+    "coordinator": "run the coordinator service",
+    "demo": "broker, coordinator and 20 agents on this machine, and a report",
+    "export": "make a bundle of training graphs from a model and an algorithm",
+    "run": "start, watch or stop a run of a coordinator",
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one subcommand; its exit status, or 2 for an error that the user can mend."""
+    words = sys.argv[1:] if arguments is None else arguments
+    commands = {point.name: point for point in entry_points(group=GROUP)}
+    if words[:1] == ["--version"]:
+        print(f"edgepfl {edgepfl.__version__}")
+        return 0
+    if not words or words[0] in {"-h", "--help", "help"}:
+        print(_usage(commands))
+        return 0
+    if words[0] not in commands:
+        print(f"edgepfl: there is no command {words[0]!r}\n\n{_usage(commands)}", file=sys.stderr)
+        return 2
+    return _call(commands[words[0]], words[1:])
+
+
+def _call(point: EntryPoint, words: list[str]) -> int:
+    try:
+        command: Callable[[list[str]], int] = point.load()
+        return command(words)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "edgepfl":
+            raise
+        print(
+            f"edgepfl {point.name}: needs the package {error.name!r}, which is not installed. "
+            f"Install it with: pip install 'edgepfl[{_extra(point)}]'",
+            file=sys.stderr,
+        )
+    except EdgepflError as error:
+        print(f"edgepfl {point.name}: {error}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print(f"edgepfl {point.name}: stopped", file=sys.stderr)
+        return 130
+    return 2
+
+
+def _extra(point: EntryPoint) -> str:
+    return {"coordinator": "coordinator", "exporters": "export"}.get(point.module.partition(".")[0], "sim")
+
+
+def _usage(commands: dict[str, EntryPoint]) -> str:
+    lines = [f"  {name:<12} {SUMMARIES.get(name, '')}" for name in sorted(commands)]
+    return "\n".join(
+        [
+            "usage: edgepfl COMMAND [--help]",
+            "",
+            "Personalised federated learning on real devices.",
+            "",
+            *lines,
+        ]
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

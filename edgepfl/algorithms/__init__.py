@@ -1,0 +1,97 @@
+"""The algorithms, one file each, found by file: a new one needs no list to be edited.
+
+>>> "ditto" in names()
+True
+>>> build("ditto", {"lam": 0.5}).lam
+0.5
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import pkgutil
+from collections.abc import Mapping
+
+from edgepfl.algorithms._base import Algorithm, Cohort, Minibatch, Scalar, has, hyperparameters
+from edgepfl.errors import ConfigError
+from edgepfl.plan import Weighting
+
+__all__ = [
+    "Algorithm",
+    "Cohort",
+    "Minibatch",
+    "Scalar",
+    "build",
+    "has",
+    "hyperparameters",
+    "load",
+    "names",
+]
+
+Setting = float | int | bool | str
+
+
+def names() -> tuple[str, ...]:
+    """The algorithms there are."""
+    return tuple(sorted(info.name for info in pkgutil.iter_modules(__path__) if not info.name.startswith("_")))
+
+
+def load(name: str) -> type[Algorithm]:
+    """The class of an algorithm.
+
+    Raises:
+        ConfigError: there is none of this name.
+    """
+    if name not in names():
+        raise ConfigError(f"there is no algorithm {name!r}", remedy=f"Choose one of {', '.join(names())}")
+    module = importlib.import_module(f"{__name__}.{name}")
+    found = [
+        value
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, Algorithm) and value.__module__ == module.__name__
+    ]
+    (kind,) = found
+    return kind
+
+
+def build(name: str, settings: Mapping[str, Setting]) -> Algorithm:
+    """An algorithm with some of its hyperparameters set.
+
+    Raises:
+        ConfigError: no such algorithm or hyperparameter, or a value that cannot be one.
+    """
+    kind = load(name)
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    values: dict[str, object] = {}
+    for key, value in settings.items():
+        if key not in fields:
+            raise ConfigError(
+                f"{name} has no hyperparameter {key!r}",
+                remedy=f"It has {', '.join(sorted(fields)) or 'none'}",
+            )
+        values[key] = _convert(f"{name}.{key}", value, fields[key].default)
+    return kind(**values)  # type: ignore[arg-type]  # the fields were matched by name just above
+
+
+def _convert(where: str, value: Setting, default: object) -> object:
+    try:
+        if isinstance(default, Weighting):
+            return Weighting(str(value))
+        if isinstance(default, bool):
+            return _boolean(value)
+        if isinstance(default, int):
+            return int(value)
+        if isinstance(default, float):
+            return float(value)
+    except ValueError as error:
+        raise ConfigError(f"{value!r} will not do ({error})", where=where) from error
+    return value
+
+
+def _boolean(value: Setting) -> bool:
+    spelled = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+    try:
+        return spelled[str(value).lower()]
+    except KeyError:
+        raise ValueError("say true or false") from None

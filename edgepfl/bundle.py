@@ -1,0 +1,147 @@
+"""The bundle: a plan, its graphs, the initial model and golden vectors in one file.
+
+It is a zip archive without dates, so the same content has the same digest.  It crosses to a device once; after that
+only weights travel.  Members::
+
+    plan.json                    the Plan
+    model.safetensors            the initial parameters, as slot "model"
+    graphs/RUNTIME/ENTRY         each graph in the runtime's own format
+    golden/ENTRY.safetensors     inputs and outputs (slots "in" and "out") that the graph must reproduce
+
+Reading trusts nothing: member names come from an allow list and sizes are limited before anything is unpacked.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import zipfile
+import zlib
+from collections.abc import Mapping
+
+import msgspec
+
+from edgepfl import codec
+from edgepfl.errors import BundleError
+from edgepfl.plan import MODEL, PROTOCOL, Entry, Graph, Plan
+from edgepfl.tree import Tree
+
+MEMBER_LIMIT = 512 << 20  # bytes, unpacked
+TOTAL_LIMIT = 1 << 30  # bytes, unpacked
+MEMBER_COUNT = 64
+_MEMBER = re.compile(
+    r"plan\.json|model\.safetensors|graphs/(onnx|executorch)/[a-z]{1,16}|golden/[a-z]{1,16}\.safetensors"
+)
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date a zip can hold
+
+
+class Bundle(msgspec.Struct, frozen=True):
+    """What a bundle file holds.
+
+    Attributes:
+        plan: the plan.
+        model: the initial parameters.
+        graphs: runtime ("onnx", "executorch") to entry to the graph's bytes.
+        golden: entry to the safetensors bytes of one checked call.
+    """
+
+    plan: Plan
+    model: Tree
+    graphs: Mapping[str, Mapping[Entry, bytes]]
+    golden: Mapping[Entry, bytes]
+
+
+def pack(bundle: Bundle) -> bytes:
+    """The bytes of a bundle file; the same bundle gives the same bytes."""
+    members = {
+        "plan.json": msgspec.json.format(msgspec.json.encode(bundle.plan, order="deterministic"), indent=1),
+        "model.safetensors": codec.encode({MODEL: bundle.model}),
+    }
+    for runtime, graphs in bundle.graphs.items():
+        members |= {f"graphs/{runtime}/{entry}": data for entry, data in graphs.items()}
+    members |= {f"golden/{entry}.safetensors": data for entry, data in bundle.golden.items()}
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in sorted(members):
+            archive.writestr(zipfile.ZipInfo(name, _EPOCH), members[name], zipfile.ZIP_DEFLATED)
+    return buffer.getvalue()
+
+
+def unpack(data: bytes, *, where: str = "bundle") -> Bundle:
+    """The bundle in ``data``.
+
+    Raises:
+        BundleError: damaged, too big, of another protocol, or without a member it must have.
+    """
+    members = _members(data, where)
+    plan = _plan(members, where)
+    try:
+        model = codec.decode(members["model.safetensors"], {MODEL: plan.model}, where=where)[MODEL]
+    except KeyError:
+        raise BundleError("model.safetensors is missing", where=where) from None
+    graphs: dict[str, dict[Entry, bytes]] = {}
+    golden: dict[Entry, bytes] = {}
+    for name, content in members.items():
+        folder, _, rest = name.partition("/")
+        if folder == "graphs":
+            runtime, entry = rest.split("/")
+            graphs.setdefault(runtime, {})[_entry(entry, where)] = content
+        elif folder == "golden":
+            golden[_entry(rest.removesuffix(".safetensors"), where)] = content
+    for runtime, files in graphs.items():
+        if files.keys() != plan.graphs.keys():
+            raise BundleError(f"the {runtime} graphs are not those of the plan", where=where)
+    return Bundle(plan, model, graphs, golden)
+
+
+def golden_vectors(graph: Graph, data: bytes, *, where: str) -> tuple[Tree, Tree]:
+    """The checked inputs and outputs of one graph, by port name."""
+    expected = {
+        "in": {port.name: port.spec for port in graph.inputs},
+        "out": {port.name: port.spec for port in graph.outputs},
+    }
+    trees = codec.decode(data, expected, where=where)
+    return trees["in"], trees["out"]
+
+
+def _members(data: bytes, where: str) -> dict[str, bytes]:
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            infos = archive.infolist()
+            if len(infos) > MEMBER_COUNT:
+                raise BundleError(f"{len(infos)} members, at most {MEMBER_COUNT} are allowed", where=where)
+            for info in infos:
+                if not _MEMBER.fullmatch(info.filename):
+                    raise BundleError(f"member {info.filename!r} does not belong in a bundle", where=where)
+                if info.file_size > MEMBER_LIMIT:
+                    raise BundleError(f"member {info.filename} unpacks to {info.file_size} bytes", where=where)
+            if sum(info.file_size for info in infos) > TOTAL_LIMIT:
+                raise BundleError(f"it unpacks to more than {TOTAL_LIMIT} bytes", where=where)
+            return {info.filename: archive.read(info) for info in infos}
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        raise BundleError(
+            f"not a bundle file ({error})", where=where, remedy="Make one with: edgepfl export"
+        ) from error
+
+
+def _plan(members: Mapping[str, bytes], where: str) -> Plan:
+    try:
+        plan = msgspec.json.decode(members["plan.json"], type=Plan)
+    except KeyError:
+        raise BundleError("plan.json is missing", where=where) from None
+    except msgspec.DecodeError as error:
+        raise BundleError(f"plan.json is not a plan ({error})", where=where) from error
+    if plan.protocol != PROTOCOL:
+        raise BundleError(
+            f"protocol {plan.protocol}, and this edgepfl speaks {PROTOCOL}",
+            where=where,
+            remedy="Export the bundle again, or install the edgepfl that made it",
+        )
+    return plan
+
+
+def _entry(name: str, where: str) -> Entry:
+    try:
+        return Entry(name)
+    except ValueError:
+        raise BundleError(f"{name!r} is no graph of a bundle", where=where) from None

@@ -1,0 +1,294 @@
+"""The plan: all that a device must know of an algorithm and a model, as data.
+
+An algorithm declares :class:`Slot` s; the exporter resolves them for one model into a :class:`Plan`, which travels in
+the bundle.  The agent moves named tensors by the plan and never learns which algorithm it runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+import msgspec
+
+from edgepfl.errors import PlanError
+
+PROTOCOL = 1
+"""The version of the wire and of the plan that this code speaks."""
+
+MODEL = "model"
+"""``Slot.first`` of a KEEP slot that starts as the bundle's initial model."""
+
+DTYPES = ("float32", "int64")
+"""What may cross a graph's border."""
+
+
+class Role(StrEnum):
+    """Who sets a slot, and where it goes."""
+
+    DOWN = "down"  # sent by the coordinator
+    KEEP = "keep"  # the device's own, never sent
+    WORK = "work"  # scratch of one round
+    GIVEN = "given"  # a scalar that the agent knows: "steps" done so far this round, "examples" it trains on
+    NOISE = "noise"  # standard normals, drawn by the agent for each minibatch
+    UP = "up"  # sent at the end of the round
+
+
+class Reduce(StrEnum):
+    """How the coordinator combines one UP slot over the cohort."""
+
+    MEAN = "mean"  # weighted as the algorithm says, streamed
+    SUM = "sum"  # streamed
+    STACK = "stack"  # all devices' trees on a leading axis, in device order
+
+
+class Weighting(StrEnum):
+    """The weights of :attr:`Reduce.MEAN`."""
+
+    EXAMPLES = "examples"
+    UNIFORM = "uniform"
+
+
+class Shape(StrEnum):
+    """Slot shapes that follow from the model."""
+
+    PARAMS = "params"  # every parameter
+    SHARED = "shared"  # the parameters that no personal pattern names
+    PERSONAL = "personal"  # the parameters that one does
+    SCALAR = "scalar"  # one number
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One named place for tensors in an algorithm's state.
+
+    Attributes:
+        role: who sets it.
+        shape: follows the model, or is the dimensions of a single tensor.
+        first: of a KEEP slot, its value before the device's first round: the name of a DOWN slot,
+            ``"model"``, or a number to fill with, given itself or as the name of a runtime hyperparameter.
+        reduce: of an UP slot, how the coordinator combines it.
+        addressed: of a DOWN slot, each device gets a value of its own (FPFC's zeta), so nothing is broadcast.
+    """
+
+    role: Role
+    shape: Shape | tuple[int, ...] = Shape.PARAMS
+    first: str | float | None = None
+    reduce: Reduce | None = None
+    addressed: bool = False
+
+
+def down(shape: Shape | tuple[int, ...] = Shape.PARAMS, *, addressed: bool = False) -> Slot:
+    """A slot that the coordinator sends."""
+    return Slot(Role.DOWN, shape, addressed=addressed)
+
+
+def keep(shape: Shape | tuple[int, ...] = Shape.PARAMS, *, first: str | float) -> Slot:
+    """A slot that stays on the device from round to round and never reaches the wire."""
+    return Slot(Role.KEEP, shape, first=first)
+
+
+def work(shape: Shape | tuple[int, ...] = Shape.PARAMS) -> Slot:
+    """Scratch of one round."""
+    return Slot(Role.WORK, shape)
+
+
+def given() -> Slot:
+    """A scalar that the agent knows; its name says which."""
+    return Slot(Role.GIVEN, Shape.SCALAR)
+
+
+def noise(*dims: int) -> Slot:
+    """Standard normals of these dimensions, drawn anew for every minibatch."""
+    return Slot(Role.NOISE, dims)
+
+
+def up(reduce: Reduce, shape: Shape | tuple[int, ...] = Shape.PARAMS) -> Slot:
+    """A slot that the device sends at the end of a round."""
+    return Slot(Role.UP, shape, reduce=reduce)
+
+
+class TensorSpec(msgspec.Struct, frozen=True):
+    """The shape and dtype of a tensor."""
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype {self.dtype!r} is not one of {', '.join(DTYPES)}")
+        if any(not 0 < size <= 1 << 24 for size in self.shape):
+            raise ValueError(f"shape {self.shape} has a dimension outside 1 .. 2^24")
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """The number of bytes of its elements."""
+        return self.size * (8 if self.dtype == "int64" else 4)
+
+
+TensorSpecs = dict[str, TensorSpec]
+
+
+class SlotPlan(msgspec.Struct, frozen=True):
+    """A slot resolved for one model: see :class:`Slot`."""
+
+    role: Role
+    tensors: TensorSpecs
+    first: str | float | None = None
+    reduce: Reduce | None = None
+    addressed: bool = False
+
+
+class Entry(StrEnum):
+    """The graphs a bundle may hold."""
+
+    BEGIN = "begin"  # once a round
+    INNER = "inner"  # inner_steps times on each minibatch
+    STEP = "step"  # once a minibatch
+    FINISH = "finish"  # once a round; gives every UP slot
+    TUNE = "tune"  # personalises before evaluation and prediction, the shared part frozen
+    MODELS = "models"  # slots -> the parameters of each model this device can predict with
+    EVALUATE = "evaluate"  # parameters, labelled minibatch -> sums of loss, correct and weight
+    PREDICT = "predict"  # parameters, inputs -> outputs
+
+
+class Kind(StrEnum):
+    """What a graph's input or output is."""
+
+    SLOT = "slot"  # group: slot, tensor: tensor's name
+    HYPER = "hyper"  # group: hyperparameter
+    BATCH = "batch"  # group: x, y or weight
+    MODEL = "model"  # group: model's name ("" = whichever is evaluated), tensor: tensor's name
+    METRIC = "metric"  # group: metric
+    OUTPUT = "output"  # the model's output
+
+
+class Port(msgspec.Struct, frozen=True):
+    """One input or output of a graph, and what of the device's state it is bound to."""
+
+    name: str  # in the graph file
+    kind: Kind
+    group: str
+    spec: TensorSpec
+    tensor: str = ""
+
+
+class Graph(msgspec.Struct, frozen=True):
+    """The border of one graph."""
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+
+
+class BatchPlan(msgspec.Struct, frozen=True):
+    """A minibatch: static ``size`` rows, the last of them padding with weight 0 where data runs out."""
+
+    size: int
+    x: TensorSpec  # of one example
+    y: TensorSpec  # of one example
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """One algorithm on one model.
+
+    Attributes:
+        algorithm: its name in ``edgepfl.algorithms``.
+        fixed: the hyperparameters that shaped the graphs.
+        hyper: the hyperparameters that are inputs of the graphs, with their defaults.
+        server: the hyperparameters that only the coordinator uses, with their defaults.
+        model: the parameters by name.
+        personal: the parameters that stay on the device, where the algorithm has such.
+        models: what :attr:`Entry.MODELS` gives; the first is the device's own.
+        title: the model's name, for people.
+    """
+
+    algorithm: str
+    fixed: dict[str, int | bool | str]
+    hyper: dict[str, float]
+    server: dict[str, float | str]
+    slots: dict[str, SlotPlan]
+    graphs: dict[Entry, Graph]
+    batch: BatchPlan
+    model: TensorSpecs
+    models: tuple[str, ...]
+    personal: tuple[str, ...] = ()
+    inner_steps: int = 0
+    title: str = ""
+    protocol: int = PROTOCOL
+
+    def by_role(self, role: Role) -> dict[str, SlotPlan]:
+        """The slots of one role, by name."""
+        return {name: slot for name, slot in self.slots.items() if slot.role is role}
+
+
+def tensors_of(
+    shape: Shape | tuple[int, ...], model: Mapping[str, TensorSpec], personal: tuple[str, ...]
+) -> TensorSpecs:
+    """The tensors of a slot of this shape, for a model whose ``personal`` parameters are named."""
+    match shape:
+        case Shape.PARAMS:
+            return dict(model)
+        case Shape.SHARED:
+            return {name: spec for name, spec in model.items() if name not in personal}
+        case Shape.PERSONAL:
+            return {name: model[name] for name in personal}
+        case Shape.SCALAR:
+            return {"": TensorSpec(())}
+        case tuple():
+            return {"": TensorSpec(shape)}
+
+
+def resolve(
+    slots: Mapping[str, Slot],
+    model: Mapping[str, TensorSpec],
+    personal: tuple[str, ...],
+    hyper: Collection[str] = (),
+) -> dict[str, SlotPlan]:
+    """Each slot's tensors for one model.
+
+    Raises:
+        PlanError: a KEEP slot starts from something that is not there, or an UP slot has no reduction.
+    """
+    resolved = {
+        name: SlotPlan(slot.role, tensors_of(slot.shape, model, personal), slot.first, slot.reduce, slot.addressed)
+        for name, slot in slots.items()
+    }
+    for name, slot in resolved.items():
+        _check(name, slot, resolved, model, hyper)
+    return resolved
+
+
+def _check(
+    name: str,
+    slot: SlotPlan,
+    slots: Mapping[str, SlotPlan],
+    model: Mapping[str, TensorSpec],
+    hyper: Collection[str],
+) -> None:
+    where = f"slot {name}"
+    if slot.role is Role.UP and slot.reduce is None:
+        raise PlanError("an UP slot needs a reduction", where=where, remedy="Declare it with up(Reduce.MEAN)")
+    if slot.role is not Role.KEEP:
+        return
+    if slot.first is None:
+        raise PlanError("a KEEP slot needs a first value", where=where, remedy="Declare it with keep(first=...)")
+    if not isinstance(slot.first, str) or slot.first in hyper:
+        return
+    available = model
+    if slot.first != MODEL:
+        source = slots.get(slot.first)
+        if source is None or source.role is not Role.DOWN:
+            raise PlanError(
+                f"it starts from {slot.first!r}, which is no DOWN slot and no runtime hyperparameter",
+                where=where,
+            )
+        available = source.tensors
+    if any(available.get(tensor) != spec for tensor, spec in slot.tensors.items()):
+        raise PlanError(f"it starts from {slot.first!r}, which has other tensors", where=where)

@@ -1,0 +1,287 @@
+"""Messages: MessagePack with hard limits, then frozen typed records.
+
+A message is the array ``[PROTOCOL, kind, fields]``.  Decoding limits first (length, nesting, sizes), then validates
+into one of the records below: unknown fields are ignored, known ones never change meaning.  Nothing received is
+trusted; :class:`~edgepfl.errors.WireError` is the only thing a hostile message can cause.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, ClassVar, TypeAlias
+
+import msgpack
+import msgspec
+from msgspec import Meta
+
+from edgepfl.errors import WireError
+from edgepfl.plan import PROTOCOL
+
+MESSAGE_LIMIT = 128 << 10  # bytes of one message
+STRING_LIMIT = 256  # bytes
+BINARY_LIMIT = 70_000  # bytes: a chunk, an inline blob, or the hashes of 4,375 chunks
+ARRAY_LIMIT = 4096
+MAP_LIMIT = 64
+INLINE_LIMIT = 32 << 10  # bytes of a blob that rides in its message
+
+Device: TypeAlias = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,34}[a-z0-9])?$")]
+Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]
+Sha256: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 40)]
+RoundNumber: TypeAlias = Annotated[int, Meta(ge=-1, le=1 << 31)]  # -1: none yet
+Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
+Text: TypeAlias = Annotated[str, Meta(max_length=STRING_LIMIT // 4)]
+Numbers: TypeAlias = dict[Name, float]
+
+
+class BlobRef(msgspec.Struct, frozen=True):
+    """A blob by its content.
+
+    Attributes:
+        sha256: digest of the whole, hexadecimal.
+        size: bytes.
+        inline: the blob itself, if it is small.
+        chunks: else 16-byte BLAKE2b digests of its 64 KiB chunks, one after another.
+    """
+
+    sha256: Sha256
+    size: Count
+    inline: bytes = b""
+    chunks: bytes = b""
+
+
+class Message(msgspec.Struct, frozen=True):
+    """What crosses the bus; ``KIND`` is its name on the wire and in the topic."""
+
+    KIND: ClassVar[str]
+
+
+class Hello(Message, frozen=True):
+    """A device is here: sent at every connection and whenever asked.
+
+    Attributes:
+        session: a number that is new at every start of the agent; a stale will names an old one.
+        pending: (run, round) whose report waits for the coordinator's word, or ("", -1).
+    """
+
+    KIND: ClassVar[str] = "hello"
+    device: Device
+    session: Count
+    runtimes: tuple[Name, ...]
+    examples: Count
+    memory_mib: Count
+    agent: Name
+    pending: tuple[Annotated[str, Meta(max_length=64)], RoundNumber] = ("", -1)
+    protocol: int = PROTOCOL
+
+
+class Gone(Message, frozen=True):
+    """A device left; the broker sends it for a device that cannot."""
+
+    KIND: ClassVar[str] = "gone"
+    device: Device
+    session: Count
+
+
+class Report(Message, frozen=True):
+    """A device's result of one round.
+
+    Attributes:
+        examples: how many the device trains on.
+        steps: minibatch steps really taken.
+        upload: the UP slots, by :mod:`edgepfl.codec`; None where nothing was trained.
+        metrics: "loss" of training; "accuracy.MODEL" and "loss.MODEL" where the task asked for evaluation.
+        seconds: of the device's own time, by phase.
+        kept: digest of the KEEP slots after this round: proof of what a crash must not change.
+    """
+
+    KIND: ClassVar[str] = "report"
+    device: Device
+    session: Count
+    run: Name
+    round: RoundNumber
+    attempt: Count
+    examples: Count
+    steps: Count
+    upload: BlobRef | None
+    metrics: Numbers
+    seconds: Numbers
+    kept: Sha256
+
+
+class Failed(Message, frozen=True):
+    """A device could not do its task, and why."""
+
+    KIND: ClassVar[str] = "failed"
+    device: Device
+    session: Count
+    run: Name
+    round: RoundNumber
+    attempt: Count
+    code: Name
+    detail: Text
+
+
+class Progress(Message, frozen=True):
+    """A device is still at work: this renews its lease."""
+
+    KIND: ClassVar[str] = "progress"
+    device: Device
+    session: Count
+    run: Name
+    round: RoundNumber
+    attempt: Count
+    steps: Count
+
+
+class Need(Message, frozen=True):
+    """The receiver of a blob asks for chunks, as half-open ranges of indices."""
+
+    KIND: ClassVar[str] = "need"
+    sha256: Sha256
+    ranges: tuple[tuple[Count, Count], ...]
+
+
+class Member(msgspec.Struct, frozen=True, array_like=True):
+    """A device of a cohort, and the last round of this run whose report of it was accepted."""
+
+    device: Device
+    accepted_round: RoundNumber
+
+
+class Task(Message, frozen=True):
+    """What the cohort is to do in a round.
+
+    Attributes:
+        cohort: who it is for; everyone else ignores it.
+        bundle: plan and graphs.
+        download: the DOWN slots, by :mod:`edgepfl.codec`.
+        hyper: values of the plan's runtime hyperparameters.
+        steps: minibatch steps to train; 0 only evaluates.
+        seed: of the round; each device derives its own from it.
+        evaluate: evaluate the models as they are before this round's training.
+        tune_steps: steps of ``tune`` before evaluation.
+        final: keep the evaluated models for prediction.
+        deadline: seconds from receipt, on the receiver's own clock.
+        heartbeat: seconds between the Progress messages that renew the lease.
+    """
+
+    KIND: ClassVar[str] = "task"
+    run: Name
+    round: RoundNumber
+    attempt: Count
+    cohort: tuple[Member, ...]
+    bundle: BlobRef
+    download: BlobRef
+    hyper: Numbers
+    steps: Count
+    seed: Count
+    evaluate: bool
+    tune_steps: Count
+    final: bool
+    deadline: Seconds
+    heartbeat: Seconds
+
+
+class Commit(Message, frozen=True):
+    """A round is over: the reports of these devices count, all other reports of it do not."""
+
+    KIND: ClassVar[str] = "commit"
+    run: Name
+    round: RoundNumber
+    accepted: tuple[Device, ...]
+
+
+class Cancel(Message, frozen=True):
+    """Stop work on this round; its result will not be taken."""
+
+    KIND: ClassVar[str] = "cancel"
+    run: Name
+    round: RoundNumber
+    reason: Text
+
+
+class RollCall(Message, frozen=True):
+    """The coordinator (re)started and asks every device for a Hello."""
+
+    KIND: ClassVar[str] = "rollcall"
+    session: Count
+
+
+KINDS: dict[str, type[Message]] = {
+    record.KIND: record for record in (Hello, Gone, Report, Failed, Progress, Need, Task, Commit, Cancel, RollCall)
+}
+
+
+def encode(message: Message) -> bytes:
+    """The bytes of a message.
+
+    Raises:
+        WireError: it is longer than a receiver would take.
+    """
+    fields = msgspec.to_builtins(message, builtin_types=(bytes,))
+    data: bytes = msgpack.packb([PROTOCOL, message.KIND, fields], use_bin_type=True)
+    if len(data) > MESSAGE_LIMIT:
+        raise WireError(f"a {message.KIND} of {len(data)} bytes, at most {MESSAGE_LIMIT} are allowed")
+    return data
+
+
+def decode(data: bytes, *, where: str = "message") -> Message:
+    """The message in ``data``.
+
+    Raises:
+        WireError: it is not a message of ours.
+    """
+    if len(data) > MESSAGE_LIMIT:
+        raise WireError(f"{len(data)} bytes, at most {MESSAGE_LIMIT} are allowed", where=where)
+    match _unpack(data, where):
+        case [int(protocol), str(kind), dict(fields)]:
+            pass
+        case _:
+            raise WireError("not [protocol, kind, fields]", where=where)
+    if protocol != PROTOCOL:
+        raise WireError(
+            f"protocol {protocol}, and this edgepfl speaks {PROTOCOL}",
+            where=where,
+            remedy="Update the older side",
+        )
+    if kind not in KINDS:
+        raise WireError(f"unknown kind {kind[:32]!r}", where=where)
+    try:
+        message = msgspec.convert(fields, KINDS[kind])
+    except (msgspec.ValidationError, ValueError, OverflowError) as error:
+        raise WireError(f"not a {kind} ({error})", where=where) from error
+    _check_finite(message, where)
+    return message
+
+
+def _unpack(data: bytes, where: str) -> Any:  # noqa: ANN401  msgpack's value is any of its types until it is validated
+    try:
+        return msgpack.unpackb(
+            data,
+            raw=False,
+            strict_map_key=True,
+            object_pairs_hook=_unique,
+            max_str_len=STRING_LIMIT,
+            max_bin_len=BINARY_LIMIT,
+            max_array_len=ARRAY_LIMIT,
+            max_map_len=MAP_LIMIT,
+            max_ext_len=0,
+        )
+    except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
+        raise WireError(f"not a message ({type(error).__name__}: {error})", where=where) from error
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ValueError("a field is given twice")
+    return fields
+
+
+def _check_finite(message: Message, where: str) -> None:
+    for field in message.__struct_fields__:
+        value = getattr(message, field)
+        numbers = value.values() if isinstance(value, dict) else (value,)
+        if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):
+            raise WireError(f"{field} is not finite", where=where)
