@@ -33,6 +33,7 @@ class Tree(Mapping[str, Tensor]):
     """
 
     __slots__ = ("_tensors",)
+    __array_ufunc__ = None  # NumPy scalars on the left leave the product to __rmul__
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._tensors = {name: tensors[name] for name in sorted(tensors)}

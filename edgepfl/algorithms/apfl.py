@@ -15,7 +15,8 @@ from edgepfl.tree import Tensor, Tree, Trees
 
 
 def _mixture(alpha: Tensor, v: Tree, x: Tree) -> Tree:
-    return v * alpha + x * (1 - alpha)
+    mixed: Tree = alpha * v + (1 - alpha) * x
+    return mixed
 
 
 @dataclass(frozen=True)
