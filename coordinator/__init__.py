@@ -1,0 +1,1 @@
+"""The coordinator: rounds, cohorts, aggregation and the truth about a run."""

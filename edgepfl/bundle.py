@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import io
 import re
+import struct
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -22,7 +23,7 @@ from collections.abc import Mapping
 import msgspec
 
 from edgepfl import codec
-from edgepfl.errors import BundleError
+from edgepfl.errors import BundleError, CodecError
 from edgepfl.plan import MODEL, PROTOCOL, Entry, Graph, Plan
 from edgepfl.tree import Tree
 
@@ -32,6 +33,8 @@ MEMBER_COUNT = 64
 _MEMBER = re.compile(
     r"plan\.json|model\.safetensors|graphs/(onnx|executorch)/[a-z]{1,16}|golden/[a-z]{1,16}\.safetensors"
 )
+# What zipfile raises for bytes that are no archive, or a damaged or encrypted one.
+_NOT_A_ZIP = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError, ValueError)
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date a zip can hold
 
 
@@ -79,6 +82,8 @@ def unpack(data: bytes, *, where: str = "bundle") -> Bundle:
         model = codec.decode(members["model.safetensors"], {MODEL: plan.model}, where=where)[MODEL]
     except KeyError:
         raise BundleError("model.safetensors is missing", where=where) from None
+    except CodecError as error:
+        raise BundleError(f"model.safetensors: {error.what}", where=where) from error
     graphs: dict[str, dict[Entry, bytes]] = {}
     golden: dict[Entry, bytes] = {}
     for name, content in members.items():
@@ -95,7 +100,11 @@ def unpack(data: bytes, *, where: str = "bundle") -> Bundle:
 
 
 def golden_vectors(graph: Graph, data: bytes, *, where: str) -> tuple[Tree, Tree]:
-    """The checked inputs and outputs of one graph, by port name."""
+    """The checked inputs and outputs of one graph, by port name.
+
+    Raises:
+        CodecError: they are not the graph's.
+    """
     expected = {
         "in": {port.name: port.spec for port in graph.inputs},
         "out": {port.name: port.spec for port in graph.outputs},
@@ -108,20 +117,29 @@ def _members(data: bytes, where: str) -> dict[str, bytes]:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             infos = archive.infolist()
-            if len(infos) > MEMBER_COUNT:
-                raise BundleError(f"{len(infos)} members, at most {MEMBER_COUNT} are allowed", where=where)
-            for info in infos:
-                if not _MEMBER.fullmatch(info.filename):
-                    raise BundleError(f"member {info.filename!r} does not belong in a bundle", where=where)
-                if info.file_size > MEMBER_LIMIT:
-                    raise BundleError(f"member {info.filename} unpacks to {info.file_size} bytes", where=where)
-            if sum(info.file_size for info in infos) > TOTAL_LIMIT:
-                raise BundleError(f"it unpacks to more than {TOTAL_LIMIT} bytes", where=where)
+            _check_members(infos, where)
             return {info.filename: archive.read(info) for info in infos}
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+    except _NOT_A_ZIP as error:
         raise BundleError(
             f"not a bundle file ({error})", where=where, remedy="Make one with: edgepfl export"
         ) from error
+
+
+def _check_members(infos: list[zipfile.ZipInfo], where: str) -> None:
+    """Refuse what must not even be unpacked; zipfile then unpacks no more than ``file_size`` says."""
+    if len(infos) > MEMBER_COUNT:
+        raise BundleError(f"{len(infos)} members, at most {MEMBER_COUNT} are allowed", where=where)
+    if len({info.filename for info in infos}) < len(infos):
+        raise BundleError("a member is in it twice", where=where)
+    for info in infos:
+        if not _MEMBER.fullmatch(info.filename):
+            raise BundleError(f"member {info.filename!r} does not belong in a bundle", where=where)
+        if info.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+            raise BundleError(f"member {info.filename} is packed with method {info.compress_type}", where=where)
+        if info.file_size > MEMBER_LIMIT:
+            raise BundleError(f"member {info.filename} unpacks to {info.file_size} bytes", where=where)
+    if sum(info.file_size for info in infos) > TOTAL_LIMIT:
+        raise BundleError(f"it unpacks to more than {TOTAL_LIMIT} bytes", where=where)
 
 
 def _plan(members: Mapping[str, bytes], where: str) -> Plan:
@@ -129,7 +147,7 @@ def _plan(members: Mapping[str, bytes], where: str) -> Plan:
         plan = msgspec.json.decode(members["plan.json"], type=Plan)
     except KeyError:
         raise BundleError("plan.json is missing", where=where) from None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise BundleError(f"plan.json is not a plan ({error})", where=where) from error
     if plan.protocol != PROTOCOL:
         raise BundleError(

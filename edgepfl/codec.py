@@ -26,7 +26,7 @@ Expected = Mapping[str, Mapping[str, TensorSpec]]
 def encode(trees: Trees) -> bytes:
     """The bytes of trees of NumPy arrays."""
     flat = {
-        f"{slot}/{name}": np.ascontiguousarray(tensor) for slot, tree in trees.items() for name, tensor in tree.items()
+        f"{slot}/{name}": np.asarray(tensor, order="C") for slot, tree in trees.items() for name, tensor in tree.items()
     }
     return safetensors.numpy.save(flat)
 

@@ -24,6 +24,9 @@ MODEL = "model"
 DTYPES = ("float32", "int64")
 """What may cross a graph's border."""
 
+DIMENSION_LIMIT = 8
+ELEMENT_LIMIT = 1 << 28  # of one tensor: what a hostile plan can make a device allocate at once
+
 
 class Role(StrEnum):
     """Who sets a slot, and where it goes."""
@@ -121,6 +124,8 @@ class TensorSpec(msgspec.Struct, frozen=True):
             raise ValueError(f"dtype {self.dtype!r} is not one of {', '.join(DTYPES)}")
         if any(not 0 < size <= 1 << 24 for size in self.shape):
             raise ValueError(f"shape {self.shape} has a dimension outside 1 .. 2^24")
+        if len(self.shape) > DIMENSION_LIMIT or self.size > ELEMENT_LIMIT:
+            raise ValueError(f"shape {self.shape} has more than 8 dimensions or 2^28 elements")
 
     @property
     def size(self) -> int:
@@ -194,6 +199,10 @@ class BatchPlan(msgspec.Struct, frozen=True):
     x: TensorSpec  # of one example
     y: TensorSpec  # of one example
 
+    def __post_init__(self) -> None:
+        if not 0 < self.size <= 1 << 16:
+            raise ValueError(f"a minibatch of {self.size} rows is outside 1 .. 2^16")
+
 
 class Plan(msgspec.Struct, frozen=True):
     """One algorithm on one model.
@@ -254,8 +263,10 @@ def resolve(
     """Each slot's tensors for one model.
 
     Raises:
-        PlanError: a KEEP slot starts from something that is not there, or an UP slot has no reduction.
+        PlanError: a personal parameter or what a KEEP slot starts from is not there, or an UP slot has no reduction.
     """
+    if missing := sorted(set(personal) - model.keys()):
+        raise PlanError(f"the model has no parameter {missing[0]!r}", where="personal")
     resolved = {
         name: SlotPlan(slot.role, tensors_of(slot.shape, model, personal), slot.first, slot.reduce, slot.addressed)
         for name, slot in slots.items()

@@ -22,6 +22,8 @@ from edgepfl.plan import PROTOCOL
 ROOT = f"edgepfl/{PROTOCOL}"
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,34}[a-z0-9])?")
 _SHA16 = re.compile(r"[0-9a-f]{16}")
+_KIND = re.compile(r"[a-z]{1,16}")
+_INDEX = re.compile(r"0|[1-9][0-9]{0,6}")  # one spelling for one chunk
 _MOST_CHUNKS = 1 << 20
 
 
@@ -108,11 +110,11 @@ class Topics:
             case ["up", device, "blob", chunk] if _NAME.fullmatch(device):
                 sha16, _, index = chunk.partition(".")
                 return _chunk(sha16, index, device)
-            case ["up", device, kind] if _NAME.fullmatch(device):
+            case ["up", device, kind] if _NAME.fullmatch(device) and _KIND.fullmatch(kind):
                 return FromDevice(device, kind)
-            case ["down", device, kind] if _NAME.fullmatch(device):
+            case ["down", device, kind] if _NAME.fullmatch(device) and _KIND.fullmatch(kind):
                 return ToDevice(device, kind)
-            case ["all", kind]:
+            case ["all", kind] if _KIND.fullmatch(kind):
                 return ToAll(kind)
             case ["blob", sha16, index]:
                 return _chunk(sha16, index, "")
@@ -133,6 +135,6 @@ class Topics:
 
 
 def _chunk(sha16: str, index: str, device: str) -> Chunk | None:
-    if not _SHA16.fullmatch(sha16) or not index.isascii() or not index.isdigit() or len(index) > len(str(_MOST_CHUNKS)):
+    if not _SHA16.fullmatch(sha16) or not _INDEX.fullmatch(index) or int(index) >= _MOST_CHUNKS:
         return None
     return Chunk(sha16, int(index), device)

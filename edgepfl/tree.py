@@ -63,7 +63,7 @@ class Tree(Mapping[str, Tensor]):
         return len(self._tensors)
 
     def __repr__(self) -> str:
-        inside = ", ".join(f"{name}: {tuple(t.shape)}" for name, t in self._tensors.items())
+        inside = ", ".join(f"{name}: {tuple(getattr(t, 'shape', ()))}" for name, t in self._tensors.items())
         return f"Tree({inside})"
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Tree:

@@ -16,21 +16,25 @@ from msgspec import Meta
 
 from edgepfl.errors import WireError
 from edgepfl.plan import PROTOCOL
+from edgepfl.seeds import SEED_BITS
 
 MESSAGE_LIMIT = 128 << 10  # bytes of one message
-STRING_LIMIT = 256  # bytes
+STRING_LIMIT = 1024  # bytes
 BINARY_LIMIT = 70_000  # bytes: a chunk, an inline blob, or the hashes of 4,375 chunks
 ARRAY_LIMIT = 4096
 MAP_LIMIT = 64
 INLINE_LIMIT = 32 << 10  # bytes of a blob that rides in its message
 
-Device: TypeAlias = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,34}[a-z0-9])?$")]
+# \Z and not $, which would let a final line feed through
+Device: TypeAlias = Annotated[str, Meta(pattern=r"\A[a-z0-9]([a-z0-9-]{0,34}[a-z0-9])?\Z")]
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]
-Sha256: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
+Sha256: TypeAlias = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 40)]
+Seed: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << SEED_BITS) - 1)]
 RoundNumber: TypeAlias = Annotated[int, Meta(ge=-1, le=1 << 31)]  # -1: none yet
+Seed: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
-Text: TypeAlias = Annotated[str, Meta(max_length=STRING_LIMIT // 4)]
+Text: TypeAlias = Annotated[str, Meta(max_length=256)]  # characters, of up to 4 bytes each
 Numbers: TypeAlias = dict[Name, float]
 
 
@@ -175,7 +179,7 @@ class Task(Message, frozen=True):
     download: BlobRef
     hyper: Numbers
     steps: Count
-    seed: Count
+    seed: Seed
     evaluate: bool
     tune_steps: Count
     final: bool
@@ -217,12 +221,15 @@ def encode(message: Message) -> bytes:
     """The bytes of a message.
 
     Raises:
-        WireError: it is longer than a receiver would take.
+        WireError: a receiver would refuse it: too long, too many items, or a value outside its field's limits.
     """
+    where = f"a {message.KIND} to send"
     fields = msgspec.to_builtins(message, builtin_types=(bytes,))
-    data: bytes = msgpack.packb([PROTOCOL, message.KIND, fields], use_bin_type=True)
-    if len(data) > MESSAGE_LIMIT:
-        raise WireError(f"a {message.KIND} of {len(data)} bytes, at most {MESSAGE_LIMIT} are allowed")
+    try:
+        data: bytes = msgpack.packb([PROTOCOL, message.KIND, fields], use_bin_type=True)
+    except (ValueError, OverflowError) as error:  # half a surrogate, or an integer of more than 64 bits
+        raise WireError(f"it has no bytes ({error})", where=where) from error
+    decode(data, where=where)  # better an error here than silence at every receiver
     return data
 
 
@@ -235,7 +242,7 @@ def decode(data: bytes, *, where: str = "message") -> Message:
     if len(data) > MESSAGE_LIMIT:
         raise WireError(f"{len(data)} bytes, at most {MESSAGE_LIMIT} are allowed", where=where)
     match _unpack(data, where):
-        case [int(protocol), str(kind), dict(fields)]:
+        case [int(protocol), str(kind), dict(fields)] if type(protocol) is int:  # True is an int to isinstance
             pass
         case _:
             raise WireError("not [protocol, kind, fields]", where=where)
@@ -248,7 +255,7 @@ def decode(data: bytes, *, where: str = "message") -> Message:
     if kind not in KINDS:
         raise WireError(f"unknown kind {kind[:32]!r}", where=where)
     try:
-        message = msgspec.convert(fields, KINDS[kind])
+        message = msgspec.convert(fields, KINDS[kind], builtin_types=(bytes,))  # else text passes for base64
     except (msgspec.ValidationError, ValueError, OverflowError) as error:
         raise WireError(f"not a {kind} ({error})", where=where) from error
     _check_finite(message, where)

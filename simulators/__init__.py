@@ -1,0 +1,1 @@
+"""Whole systems on one machine: brokers, emulated fleets, data sets, the demo."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import math
 import pkgutil
 from collections.abc import Mapping
 
@@ -81,12 +82,26 @@ def _convert(where: str, value: Setting, default: object) -> object:
         if isinstance(default, bool):
             return _boolean(value)
         if isinstance(default, int):
-            return int(value)
+            return _whole(value)
         if isinstance(default, float):
-            return float(value)
-    except ValueError as error:
+            return _finite(value)
+    except (ValueError, OverflowError) as error:
         raise ConfigError(f"{value!r} will not do ({error})", where=where) from error
     return value
+
+
+def _whole(value: Setting) -> int:
+    number = int(value)
+    if isinstance(value, float) and number != value:
+        raise ValueError("it must be a whole number")
+    return number
+
+
+def _finite(value: Setting) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError("it must be finite")
+    return number
 
 
 def _boolean(value: Setting) -> bool:

@@ -20,8 +20,9 @@ import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from random import Random
 from typing import Annotated, ClassVar, Protocol, TypeAlias
+
+import numpy as np
 
 from edgepfl.plan import Entry, Role, Slot, Weighting
 from edgepfl.tree import Tensor, Tree, Trees
@@ -132,7 +133,7 @@ class Algorithm(ABC):
     def update(self, state: Trees, got: Cohort) -> Trees:
         """The state after a round."""
 
-    def local_steps(self, usual: int, rng: Random) -> int:  # noqa: ARG002  some toss the server's coins
+    def local_steps(self, usual: int, rng: np.random.Generator) -> int:  # noqa: ARG002  some toss the server's coins
         """How many minibatch steps the cohort takes this round."""
         return usual
 

@@ -41,5 +41,8 @@ class FedProx(Algorithm):
     def predictor(self, s: Trees) -> Tree:
         return s["w"]
 
+    def others(self, s: Trees) -> Trees:
+        return {"global": s["w"]}
+
     def update(self, state: Trees, got: Cohort) -> Trees:
         return {"w": state["w"] + got.total["delta"]}

@@ -1,0 +1,78 @@
+# make demo: broker, coordinator and 20 agents on this machine, a table and report.html.  make test: lint and tests.
+# Each sets up its own environment in .venv; a second call uses it as it is.
+#
+#   make demo DEMO="--algorithm apfl --rounds 20"     options of the demo
+#   make test TESTS="tests/test_tree.py -k dot"       some tests alone, without the linters
+#   make demo TORCH=cuda                              a CUDA build of torch, several GB
+#   make demo PYTHON=python3.12                       another interpreter, 3.11 or newer
+#   PIP_EXTRA, TORCH_SPEC                             where torch comes from: see CONTRIBUTING.md
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= $(firstword $(shell command -v python3.11 python3.12 python3.13 python3) python3)
+TORCH ?= cpu
+VENV ?= $(if $(filter cpu,$(TORCH)),.venv,.venv-$(TORCH))
+TORCH_VERSION := $(shell sed -n 's/^torch==//p' constraints.txt)
+PIP_EXTRA ?=
+DEMO ?=
+TESTS ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+INSTALL := $(PIP) install --quiet $(PIP_EXTRA) --constraint constraints.txt
+STAMP := $(VENV)/.edgepfl
+
+ifeq ($(TORCH),cpu)
+# Where both builds resolve, the one named +cpu must win; where only the plain one does, it has to serve.
+TORCH_SPEC ?= torch==$(TORCH_VERSION)+cpu
+else
+TORCH_SPEC ?= torch==$(TORCH_VERSION)
+endif
+
+.PHONY: help demo test lint format clean
+
+help:
+	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
+
+demo: $(STAMP)-sim
+	$(BIN)/edgepfl demo $(DEMO)
+
+test: $(STAMP)-dev
+ifeq ($(TESTS),)
+	$(MAKE) --no-print-directory lint
+endif
+	$(BIN)/python -m pytest $(TESTS)
+
+lint: $(STAMP)-dev
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pre-commit run --all-files --show-diff-on-failure
+
+format: $(STAMP)-dev
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+clean:
+	rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+$(STAMP)-torch: constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "edgepfl needs Python 3.11 or newer; name one with make PYTHON=..." >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(INSTALL) '$(TORCH_SPEC)' || { \
+	  test '$(TORCH)' = cpu && test '$(TORCH_SPEC)' = 'torch==$(TORCH_VERSION)+cpu' && \
+	  echo "No CPU build of torch under that name: taking torch==$(TORCH_VERSION), on Linux several GB with CUDA." && \
+	  echo "CONTRIBUTING.md, 'A small torch', says how to avoid that." && \
+	  $(INSTALL) 'torch==$(TORCH_VERSION)'; }
+	@touch $@
+
+$(STAMP)-sim: $(STAMP)-torch pyproject.toml constraints.txt
+	@echo "Installing edgepfl and what the demo needs into $(VENV)"
+	@$(INSTALL) --editable '.[sim]'
+	@touch $@
+
+$(STAMP)-dev: $(STAMP)-torch pyproject.toml constraints.txt
+	@echo "Installing edgepfl and what the tests need into $(VENV)"
+	@$(INSTALL) --editable '.[dev]'
+	@touch $@ $(STAMP)-sim

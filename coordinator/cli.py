@@ -1,0 +1,165 @@
+"""``edgepfl coordinator`` and ``edgepfl run``."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import sys
+from pathlib import Path
+
+import msgspec
+
+from coordinator import control
+from coordinator.config import CoordinatorConfig, RunConfig, load
+from coordinator.service import Coordinator
+from coordinator.status import RunStatus
+from edgepfl.bus.lifetime import until_signal
+from edgepfl.bus.mqtt import MqttBus
+from edgepfl.bus.settings import mqtt_settings
+from edgepfl.errors import ConfigError, RunError
+
+_RUN_NUMBERS = {
+    "rounds": "training rounds",
+    "steps": "minibatch steps a round and device",
+    "goal": "devices to select for a round",
+    "minimum": "reports below which a round is abandoned",
+    "gather": "seconds to wait for GOAL devices once MINIMUM are here",
+    "deadline": "seconds a round may take",
+    "lease": "seconds without a sign of life until a device is asked again",
+    "seed": "of everything random",
+    "evaluate-every": "rounds between evaluations on the devices",
+    "tune-steps": "steps of fine-tuning before an evaluation",
+    "max-norm": "greatest Euclidean norm of an uploaded slot",
+}
+
+
+def coordinator(arguments: list[str]) -> int:
+    """Run the coordinator until SIGINT or SIGTERM."""
+    parser = argparse.ArgumentParser(
+        prog="edgepfl coordinator",
+        description="Run the coordinator of one fleet. It needs an MQTT 5 broker, and goes on where it was stopped.",
+        epilog='coordinator.toml: fleet = "NAME", optionally state = "DIRECTORY" and device = "cuda", and a table '
+        '[broker] with url = "mqtt://HOST:1883", optionally username, password_file, ca, cert and key',
+    )
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="settings, TOML")
+    parser.add_argument("--verbose", action="store_true", help="log more")
+    words = parser.parse_args(arguments)
+    logging.basicConfig(
+        level=logging.DEBUG if words.verbose else logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    return asyncio.run(_serve(load(words.config)))
+
+
+def run(arguments: list[str]) -> int:
+    """Start, watch or stop a run."""
+    words = _run_parser().parse_args(arguments)
+    state = Path(load(words.config).state)
+    match words.do:
+        case "start":
+            request = control.Request("start", bundle=str(words.bundle.resolve()), config=_run_config(words))
+            return asyncio.run(_start(state, request, watch=not words.detach, as_json=words.json))
+        case "watch":
+            return asyncio.run(_watch(state, words.run, as_json=words.json))
+        case _:
+            return asyncio.run(_once(state, control.Request(words.do, run=words.run), as_json=words.json))
+
+
+async def _serve(config: CoordinatorConfig) -> int:
+    bus = MqttBus(mqtt_settings(config.broker, f"{config.fleet}-coordinator", busy=True))
+    service = Coordinator(config.fleet, bus, Path(config.state), device=config.device)
+    async with control.serve(service, Path(config.state)):
+        logging.getLogger(__name__).info("fleet %s on %s, state in %s", config.fleet, config.broker.url, config.state)
+        await until_signal(service.run())
+    return 0
+
+
+async def _start(state: Path, request: control.Request, *, watch: bool, as_json: bool) -> int:
+    async for answer in control.ask(state, request):
+        started = str(answer.ok)
+        if watch:
+            print(f"started {started}", file=sys.stderr)
+            return await _watch(state, started, as_json=as_json)
+        print(json.dumps({"run": started}) if as_json else started)
+    return 0
+
+
+async def _watch(state: Path, name: str, *, as_json: bool) -> int:
+    last = None
+    async for answer in control.ask(state, control.Request("watch", run=name)):
+        if not isinstance(answer.ok, RunStatus):
+            continue
+        line = _line(answer.ok, as_json=as_json)
+        if line != last:
+            print(line, flush=True)
+        last, status = line, answer.ok.status
+    if last is None:
+        raise RunError("the coordinator hung up", where=name)
+    return 0 if status == "done" else 1
+
+
+async def _once(state: Path, request: control.Request, *, as_json: bool) -> int:
+    async for answer in control.ask(state, request):
+        if isinstance(answer.ok, RunStatus):
+            print(_line(answer.ok, as_json=as_json))
+    return 0
+
+
+def _line(status: RunStatus, *, as_json: bool) -> str:
+    if as_json:
+        return msgspec.json.encode(status).decode()
+    metrics = "  ".join(f"{name} {value:.3f}" for name, value in sorted(status.metrics.items()))
+    about = status.waiting or status.why or f"model {status.state_sha256[:16]}"
+    done = min(status.round, status.rounds)
+    return f"{status.run}  {status.status}  round {done}/{status.rounds}  {metrics}  {about}"
+
+
+def _run_config(words: argparse.Namespace) -> RunConfig:
+    given = {name.replace("-", "_"): getattr(words, name.replace("-", "_")) for name in _RUN_NUMBERS}
+    fields: dict[str, object] = {name: value for name, value in given.items() if value is not None}
+    fields["hyper"] = dict(_setting(text) for text in words.set)
+    fields["name"] = words.name
+    try:
+        return msgspec.convert(fields, RunConfig)
+    except msgspec.ValidationError as error:
+        raise ConfigError(str(error), where="edgepfl run start", remedy="See edgepfl run start --help") from error
+
+
+def _setting(text: str) -> tuple[str, float | str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name or not value:
+        raise ConfigError(f"{text!r} is no setting", where="--set", remedy="Write --set lam=0.1")
+    try:
+        return name, float(value)
+    except ValueError:
+        return name, value
+
+
+def _run_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="edgepfl run", description="Start, watch or stop a run of the coordinator on this machine."
+    )
+    actions = parser.add_subparsers(dest="do", required=True)
+    start = actions.add_parser("start", help="begin a run and watch it to its end")
+    start.add_argument("--bundle", type=Path, required=True, metavar="FILE", help="made by edgepfl export")
+    start.add_argument("--name", default="run", help="for people (default: run)")
+    start.add_argument("--detach", action="store_true", help="do not watch it")
+    start.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="a hyperparameter, other than the bundle's"
+    )
+    defaults = RunConfig()
+    for name, text in _RUN_NUMBERS.items():
+        default = getattr(defaults, name.replace("-", "_"))
+        start.add_argument(f"--{name}", type=type(default), help=f"{text} (default: {default:g})")
+    for do, text in {
+        "status": "say where a run stands",
+        "watch": "follow a run to its end",
+        "stop": "end a run",
+    }.items():
+        action = actions.add_parser(do, help=text)
+        action.add_argument("run", nargs="?", default="", help="its id (default: the newest)")
+    for action in actions.choices.values():
+        action.add_argument("--config", type=Path, required=True, metavar="FILE", help="the coordinator's settings")
+        action.add_argument("--json", action="store_true", help="print JSON, a line for each status")
+    return parser

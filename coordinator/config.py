@@ -1,0 +1,89 @@
+"""Settings of the coordinator's service and of a run."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from edgepfl.bus import settings
+from edgepfl.bus.settings import Broker
+from edgepfl.topics import check_name
+
+Positive: TypeAlias = Annotated[int, Meta(ge=1, le=1 << 31)]
+Natural: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 31)]
+Duration: TypeAlias = Annotated[float, Meta(gt=0, le=1e7)]
+
+
+class CoordinatorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What ``coordinator.toml`` may say.
+
+    Attributes:
+        fleet: the fleet's name, as in the agents' settings.
+        broker: how to reach the broker.
+        state: the directory that holds everything the coordinator must not forget.
+        device: where uploads are folded: ``cpu`` or ``cuda``.
+    """
+
+    fleet: str
+    broker: Broker
+    state: str = "coordinator-state"
+    device: Literal["cpu", "cuda"] = "cpu"
+
+
+class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a run is to do.
+
+    Attributes:
+        name: for people; the run's id adds a random suffix.
+        rounds: training rounds; a last one that only evaluates follows.
+        steps: minibatch steps a round and device.
+        goal: devices to select for a round.
+        minimum: reports below which a round is abandoned.
+        gather: seconds to wait for ``goal`` devices once ``minimum`` are here.
+        deadline: seconds a round may take.
+        lease: seconds without a sign of life until a device is asked again, then given up.
+        attempts: abandoned attempts at one round after which the run fails.
+        seed: of everything random.
+        evaluate_every: rounds between evaluations on the devices; 0 evaluates only at the end.
+        tune_steps: steps of fine-tuning before an evaluation, for algorithms that tune.
+        max_norm: an upload with a slot of greater Euclidean norm is refused.
+        hyper: hyperparameters that differ from the bundle's.
+    """
+
+    name: str = "run"
+    rounds: Positive = 20
+    steps: Positive = 10
+    goal: Positive = 2
+    minimum: Positive = 1
+    gather: Duration = 10.0
+    deadline: Duration = 3600.0
+    lease: Duration = 60.0
+    attempts: Positive = 5
+    seed: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] = 0
+    evaluate_every: Natural = 5
+    tune_steps: Natural = 10
+    max_norm: Duration = 1e6
+    hyper: dict[str, float | str] = {}
+
+    def __post_init__(self) -> None:
+        if self.minimum > self.goal:
+            raise ValueError(f"minimum ({self.minimum}) is above goal ({self.goal})")
+        if any(isinstance(value, float) and not math.isfinite(value) for value in self.hyper.values()):
+            raise ValueError("a hyperparameter is not finite")
+
+
+def load(path: Path) -> CoordinatorConfig:
+    """The settings in a TOML file; paths in it are relative to it.
+
+    Raises:
+        ConfigError: unreadable, not TOML, or a key or value that may not be there.
+    """
+    config = settings.read(path, CoordinatorConfig)
+    check_name(config.fleet, f"{path}, fleet")
+    folder = path.absolute().parent
+    broker = settings.broker_in(config.broker, folder, f"{path}, broker")
+    return msgspec.structs.replace(config, broker=broker, state=settings.anchored(config.state, folder))

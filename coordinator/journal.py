@@ -1,0 +1,292 @@
+"""The coordinator's only truth: one SQLite database, written before anything is acted on.
+
+Tables::
+
+    runs         a run: its settings, its bundle, its status
+    checkpoints  the server's state after each committed round, as a blob's digest
+    rounds       the open attempt of each run: the round machine's first state
+    events       what happened to it since, in order
+    reports      the reports of the open attempt
+    accepted     the last round of each device that counts
+    results      what every accepted report said of its device, kept for people and the demo's pictures
+
+Replaying ``events`` from ``rounds`` gives the round machine's state.  Committing a round is one transaction.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+
+from coordinator import rounds
+from coordinator.config import RunConfig
+from coordinator.rounds import Event, Round
+from edgepfl.errors import StoreError
+from edgepfl.plan import TensorSpec
+from edgepfl.wire import Report
+
+SCHEMA = 1
+_TABLES = """
+CREATE TABLE runs (id TEXT PRIMARY KEY, config BLOB, bundle TEXT, status TEXT, why TEXT);
+CREATE TABLE checkpoints (run TEXT, round INTEGER, state TEXT, specs BLOB, PRIMARY KEY (run, round));
+CREATE TABLE rounds (run TEXT PRIMARY KEY, round INTEGER, attempt INTEGER, first BLOB);
+CREATE TABLE events (seq INTEGER PRIMARY KEY, run TEXT, kind TEXT, body BLOB);
+CREATE TABLE reports (run TEXT, device TEXT, body BLOB, PRIMARY KEY (run, device));
+CREATE TABLE accepted (run TEXT, device TEXT, round INTEGER, PRIMARY KEY (run, device));
+CREATE TABLE results (run TEXT, round INTEGER, device TEXT, body BLOB, PRIMARY KEY (run, round, device));
+CREATE TABLE traffic (run TEXT, round INTEGER, body BLOB, PRIMARY KEY (run, round));
+"""
+_EVENTS = {kind.__name__: kind for kind in get_args(Event)}
+
+
+class Status:
+    """Where a run stands."""
+
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+class RunRow(msgspec.Struct, frozen=True):
+    """A run as stored."""
+
+    id: str
+    config: RunConfig
+    bundle: str
+    status: str
+    why: str
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """The server's state after a round.
+
+    Attributes:
+        round: the committed round, 0 for the first state.
+        state: digest of the state's blob.
+        specs: the state's slots and their tensors.
+    """
+
+    round: int
+    state: str
+    specs: dict[str, dict[str, TensorSpec]]
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What one accepted report said of its device."""
+
+    round: int
+    device: str
+    examples: int
+    steps: int
+    metrics: dict[str, float]
+    seconds: dict[str, float]
+    kept: str
+
+
+class RoundCost(msgspec.Struct, frozen=True):
+    """What a round cost the coordinator: bytes on its socket, and seconds from opening to commit."""
+
+    bytes_in: int
+    bytes_out: int
+    seconds: float
+
+
+class Journal:
+    """The database.  One connection, one thread."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._db = sqlite3.connect(path, isolation_level=None)
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute("PRAGMA synchronous = FULL")
+            self._migrate(path)
+        except sqlite3.Error as error:
+            raise StoreError(f"cannot be opened ({error})", where=str(path)) from error
+
+    def close(self) -> None:
+        """Close the database."""
+        self._db.close()
+
+    # Runs.
+
+    def create(self, run: RunRow, first: Checkpoint) -> None:
+        """Add a run and the state it starts from."""
+        with self._transaction():
+            self._do(
+                "INSERT INTO runs VALUES (?, ?, ?, ?, ?)",
+                run.id,
+                msgspec.json.encode(run.config),
+                run.bundle,
+                run.status,
+                run.why,
+            )
+            self._put_checkpoint(run.id, first)
+
+    def runs(self) -> tuple[RunRow, ...]:
+        """Every run, oldest first."""
+        rows = self._db.execute("SELECT id, config, bundle, status, why FROM runs ORDER BY rowid")
+        return tuple(
+            RunRow(run, msgspec.json.decode(config, type=RunConfig), bundle, status, why)
+            for run, config, bundle, status, why in rows
+        )
+
+    def set_status(self, run: str, status: str, why: str = "") -> None:
+        """End a run, or open it again."""
+        with self._transaction():
+            self._do("UPDATE runs SET status = ?, why = ? WHERE id = ?", status, why, run)
+
+    # The open round.
+
+    def open_round(self, run: str, first: Round) -> None:
+        """Begin an attempt: its first state takes the place of the last attempt's events and reports."""
+        with self._transaction():
+            self._clear(run)
+            self._do(
+                "INSERT INTO rounds VALUES (?, ?, ?, ?)", run, first.number, first.attempt, msgspec.json.encode(first)
+            )
+
+    def append(self, run: str, event: Event, report: Report | None = None) -> None:
+        """Write an event, and the report that it is about, before anything is done about it."""
+        with self._transaction():
+            if report is not None:
+                self._do(
+                    "INSERT OR REPLACE INTO reports VALUES (?, ?, ?)", run, report.device, msgspec.json.encode(report)
+                )
+            self._do(
+                "INSERT INTO events (run, kind, body) VALUES (?, ?, ?)",
+                run,
+                type(event).__name__,
+                msgspec.json.encode(event),
+            )
+
+    def open_state(self, run: str) -> Round | None:
+        """The open attempt's state: its first state, and every event since."""
+        row = self._db.execute("SELECT first FROM rounds WHERE run = ?", (run,)).fetchone()
+        if row is None:
+            return None
+        state = msgspec.json.decode(row[0], type=Round)
+        for kind, body in self._db.execute("SELECT kind, body FROM events WHERE run = ? ORDER BY seq", (run,)):
+            event: Event = msgspec.json.decode(body, type=_EVENTS[kind])
+            state, _ = rounds.advance(state, event)
+        return state
+
+    def reports(self, run: str) -> dict[str, Report]:
+        """The reports of the open attempt, by device."""
+        rows = self._db.execute("SELECT device, body FROM reports WHERE run = ?", (run,))
+        return {device: msgspec.json.decode(body, type=Report) for device, body in rows}
+
+    def report(self, run: str, device: str) -> Report:
+        """A member's report of the open attempt.
+
+        Raises:
+            StoreError: there is none.
+        """
+        row = self._db.execute("SELECT body FROM reports WHERE run = ? AND device = ?", (run, device)).fetchone()
+        if row is None:
+            raise StoreError("it has no report", where=f"run {run}, device {device}")
+        return msgspec.json.decode(row[0], type=Report)
+
+    # Commits.
+
+    def commit(self, run: str, new: Checkpoint, results: tuple[Result, ...], cost: RoundCost) -> None:
+        """Close a round: the new state, whose reports count, and what they said, at once or not at all."""
+        with self._transaction():
+            self._put_checkpoint(run, new)
+            for result in results:
+                body = msgspec.json.encode(result)
+                self._do("INSERT INTO results VALUES (?, ?, ?, ?)", run, new.round, result.device, body)
+                self._do("INSERT OR REPLACE INTO accepted VALUES (?, ?, ?)", run, result.device, new.round)
+            self._do("INSERT INTO traffic VALUES (?, ?, ?)", run, new.round, msgspec.json.encode(cost))
+            self._clear(run)
+
+    def checkpoint(self, run: str) -> Checkpoint:
+        """The state after the last committed round.
+
+        Raises:
+            StoreError: there is no such run.
+        """
+        row = self._db.execute(
+            "SELECT round, state, specs FROM checkpoints WHERE run = ? ORDER BY round DESC", (run,)
+        ).fetchone()
+        if row is None:
+            raise StoreError("it has no checkpoint", where=f"run {run}")
+        return Checkpoint(row[0], row[1], msgspec.json.decode(row[2], type=dict[str, dict[str, TensorSpec]]))
+
+    def accepted(self, run: str) -> dict[str, int]:
+        """The last round of each device that counts."""
+        return dict(self._db.execute("SELECT device, round FROM accepted WHERE run = ?", (run,)))
+
+    def results(self, run: str) -> tuple[Result, ...]:
+        """What every accepted report said, by round and device."""
+        rows = self._db.execute("SELECT body FROM results WHERE run = ? ORDER BY round, device", (run,))
+        return tuple(msgspec.json.decode(body, type=Result) for (body,) in rows)
+
+    def costs(self, run: str) -> dict[int, RoundCost]:
+        """What each committed round cost."""
+        rows = self._db.execute("SELECT round, body FROM traffic WHERE run = ? ORDER BY round", (run,))
+        return {number: msgspec.json.decode(body, type=RoundCost) for number, body in rows}
+
+    def blobs(self) -> set[str]:
+        """The digests of all blobs that something stored here still refers to."""
+        used = {bundle for (bundle,) in self._db.execute("SELECT bundle FROM runs")}
+        latest = "SELECT state FROM checkpoints c WHERE round = (SELECT max(round) FROM checkpoints WHERE run = c.run)"
+        used |= {state for (state,) in self._db.execute(latest)}
+        for (body,) in self._db.execute("SELECT body FROM reports"):
+            upload = msgspec.json.decode(body, type=Report).upload
+            used |= {upload.sha256} if upload else set()
+        return used
+
+    # Inside.
+
+    def _migrate(self, path: Path) -> None:
+        (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        if version > SCHEMA:
+            raise StoreError(
+                f"schema {version}, and this edgepfl knows up to {SCHEMA}", where=str(path), remedy="Update edgepfl"
+            )
+        if version == 0:
+            with self._transaction():
+                for statement in filter(str.strip, _TABLES.split(";")):
+                    self._db.execute(statement)
+                self._db.execute(f"PRAGMA user_version = {SCHEMA}")
+
+    def _put_checkpoint(self, run: str, new: Checkpoint) -> None:
+        self._do(
+            "INSERT INTO checkpoints VALUES (?, ?, ?, ?)", run, new.round, new.state, msgspec.json.encode(new.specs)
+        )
+
+    def _clear(self, run: str) -> None:
+        for table in ("rounds", "events", "reports"):
+            self._do(f"DELETE FROM {table} WHERE run = ?", run)  # noqa: S608  the names are the three above
+
+    def _do(self, statement: str, *values: Any) -> None:  # noqa: ANN401  SQLite takes any of its types
+        self._db.execute(statement, values)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise StoreError(
+                f"cannot be written ({error})", where="journal", remedy="Check the disk's space"
+            ) from error
+
+
+def specs_of(trees: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, TensorSpec]]:
+    """The shape and dtype of every tensor."""
+    return {
+        slot: {name: TensorSpec(tuple(tensor.shape), str(tensor.dtype)) for name, tensor in tree.items()}
+        for slot, tree in trees.items()
+    }

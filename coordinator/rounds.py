@@ -1,0 +1,449 @@
+"""One round, as a pure machine: ``advance(round, event) -> (round, effects)``.
+
+No clock, no socket, no randomness and no tensors: events carry the time, effects say what the service is to do.  The
+service journals every event before it acts on the effects, so replaying the journal gives the same state.
+
+Theory of operation::
+
+    SELECTING --enough devices--> REPORTING --all answered, goal or deadline--> REDUCING --stored--> COMMITTED
+        |                             |                                            |
+        +------------------- too few, cancelled, or the update failed -------------+---------------> ABANDONED
+
+* **Selecting**: ready when ``goal`` devices are here, or ``minimum`` devices and ``gather`` seconds have passed.  The
+  service then chooses the cohort (:mod:`coordinator.cohort`) and says so with Chosen.
+* **Reporting**: every member has a *seat* with a lease.  Progress, Hello and Report renew it.  A lease that runs out
+  is answered once by sending the task again; the second time the seat is given up.  A report that comes after that
+  still counts while the round is open: a slow device only looks dead.
+* A report counts once; repetitions, and reports of another round or attempt, are answered but change nothing.
+* **Reducing**: nothing but Stored and StoreFailed matters any more.
+* ABANDONED changes nothing: the next attempt starts from the same checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TypeAlias, assert_never
+
+
+class Phase(StrEnum):
+    """Where a round stands."""
+
+    SELECTING = "selecting"
+    REPORTING = "reporting"
+    REDUCING = "reducing"
+    COMMITTED = "committed"
+    ABANDONED = "abandoned"
+
+
+class State(StrEnum):
+    """What a member of the cohort is doing."""
+
+    WORKING = "working"
+    REPORTED = "reported"
+    LOST = "lost"  # its lease ran out twice
+    FAILED = "failed"  # it said so, or its upload was refused
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a round waits for.
+
+    Attributes:
+        goal: devices to select.
+        minimum: reports below which the round is abandoned.
+        gather: seconds to wait for ``goal`` devices once ``minimum`` are here.
+        deadline: seconds from selection until the round ends with what it has.
+        lease: seconds without a sign of life after which a member is sent the task again, then given up.
+    """
+
+    goal: int
+    minimum: int
+    gather: float = 10.0
+    deadline: float = 3600.0
+    lease: float = 60.0
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A member of the cohort.
+
+    Attributes:
+        state: what it is doing.
+        until: when its lease ends, in seconds of the coordinator's clock.
+        nudged: whether the task was sent again since its last sign of life.
+        why: of LOST and FAILED, for people.
+    """
+
+    state: State
+    until: float
+    nudged: bool = False
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Round:
+    """One attempt at one round.
+
+    Attributes:
+        number: 1 for the first round.
+        attempt: 0 for the first attempt.
+        policy: what it waits for.
+        phase: where it stands.
+        since: when the phase began, in seconds of the coordinator's clock.
+        present: the devices that could be selected, while SELECTING.
+        seats: the cohort, by device.
+        why: of ABANDONED, for people.
+    """
+
+    number: int
+    attempt: int
+    policy: Policy
+    phase: Phase = Phase.SELECTING
+    since: float = 0.0
+    present: frozenset[str] = frozenset()
+    seats: Mapping[str, Seat] = field(default_factory=dict)
+    why: str = ""
+
+    def devices(self, state: State) -> tuple[str, ...]:
+        """The members in this state, in the order of their names."""
+        return tuple(sorted(device for device, seat in self.seats.items() if seat.state is state))
+
+
+# Events.
+
+
+@dataclass(frozen=True)
+class Present:
+    """A device is here: it said Hello."""
+
+    device: str
+    at: float
+
+
+@dataclass(frozen=True)
+class Absent:
+    """A device left."""
+
+    device: str
+    at: float
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The cohort of the round."""
+
+    devices: tuple[str, ...]
+    at: float
+
+
+@dataclass(frozen=True)
+class Progressed:
+    """A member is at work."""
+
+    device: str
+    at: float
+
+
+@dataclass(frozen=True)
+class Reported:
+    """A member's report and upload are stored and screened."""
+
+    device: str
+    at: float
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A member cannot do the task, or its upload was refused."""
+
+    device: str
+    why: str
+    at: float
+
+
+@dataclass(frozen=True)
+class Ticked:
+    """Time passed."""
+
+    at: float
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """The coordinator restarted: its clock began anew, so every lease and deadline does."""
+
+    at: float
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The new checkpoint is stored."""
+
+    at: float
+
+
+@dataclass(frozen=True)
+class StoreFailed:
+    """The update could not be computed or stored."""
+
+    why: str
+    at: float
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """A person ended the run."""
+
+    at: float
+
+
+Event: TypeAlias = (
+    Present | Absent | Chosen | Progressed | Reported | Failed | Ticked | Resumed | Stored | StoreFailed | Stopped
+)
+
+
+# Effects.
+
+
+@dataclass(frozen=True)
+class Choose:
+    """Choose ``count`` of ``devices`` and answer with Chosen."""
+
+    devices: tuple[str, ...]
+    count: int
+
+
+@dataclass(frozen=True)
+class Announce:
+    """Send the task to the whole cohort at once."""
+
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Resend:
+    """Send the task to one member again."""
+
+    device: str
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Fold this member's upload."""
+
+    device: str
+
+
+@dataclass(frozen=True)
+class Release:
+    """Tell members that their work is no longer wanted."""
+
+    devices: tuple[str, ...]
+    why: str
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """Close the reduction over these members, update, store, and answer with Stored or StoreFailed."""
+
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Commit:
+    """Tell everyone that the round is over and whose reports count."""
+
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Abandon:
+    """The round ended without a change."""
+
+    why: str
+
+
+Effect: TypeAlias = Choose | Announce | Resend | Fold | Release | Reduce | Commit | Abandon
+Step: TypeAlias = tuple[Round, tuple[Effect, ...]]
+
+
+def advance(r: Round, event: Event) -> Step:
+    """The next state and what to do about it.  Never raises on a late or repeated event."""
+    match event:
+        case Present(device, at):
+            return _present(r, device, at)
+        case Absent(device, _):
+            return (replace(r, present=r.present - {device}), ()) if r.phase is Phase.SELECTING else (r, ())
+        case Chosen(devices, at):
+            return _chosen(r, devices, at)
+        case Progressed(device, at):
+            return _renew(r, device, at), ()
+        case Reported(device, at):
+            return _reported(r, device, at)
+        case Failed(device, why, at):
+            return _failed(r, device, why, at)
+        case Ticked(at):
+            return _ticked(r, at)
+        case Resumed(at):
+            return _resumed(r, at)
+        case Stored():
+            return _stored(r)
+        case StoreFailed(why, at):
+            return _abandon(r, why, at) if r.phase is Phase.REDUCING else (r, ())
+        case Stopped(at):
+            return _stopped(r, at)
+        case _:
+            assert_never(event)
+
+
+def waiting(r: Round) -> str:
+    """What the round waits for, for people."""
+    match r.phase:
+        case Phase.SELECTING:
+            here = len(r.present)
+            missing = r.policy.minimum - here
+            need = f"{missing} more needed" if missing > 0 else f"waiting up to {r.policy.gather:g} s for the rest"
+            return f"{here} of {r.policy.goal} devices are here, {need}"
+        case Phase.REPORTING:
+            return _waiting_reports(r)
+        case Phase.REDUCING:
+            return f"folding {len(r.devices(State.REPORTED))} uploads"
+        case Phase.COMMITTED:
+            return f"committed with {len(r.devices(State.REPORTED))} reports"
+        case Phase.ABANDONED:
+            return f"abandoned: {r.why}"
+
+
+def _waiting_reports(r: Round) -> str:
+    reported, working = r.devices(State.REPORTED), r.devices(State.WORKING)
+    text = f"{len(reported)} of {len(r.seats)} reported"
+    if working:
+        silent = [device for device in working if r.seats[device].nudged]
+        text += f", waiting for {_names(working)}"
+        text += f" (no sign of life from {_names(silent)})" if silent else ""
+    gone = [f"{device}: {seat.why}" for device, seat in sorted(r.seats.items()) if seat.why]
+    return text + (f"; without {_names(gone)}" if gone else "")
+
+
+def _names(devices: tuple[str, ...] | list[str], most: int = 3) -> str:
+    rest = len(devices) - most
+    return ", ".join(devices[:most]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _present(r: Round, device: str, at: float) -> Step:
+    match r.phase:
+        case Phase.SELECTING:
+            return _select(replace(r, present=r.present | {device}), at)
+        case Phase.REPORTING if r.seats.get(device, Seat(State.REPORTED, 0)).state in {State.WORKING, State.LOST}:
+            # It may have restarted and lost the task; a device that has it answers with Progress.
+            return _renew(r, device, at), (Resend(device),)
+        case _:
+            return r, ()
+
+
+def _select(r: Round, at: float) -> Step:
+    here = len(r.present)
+    waited = at - r.since >= r.policy.gather
+    if here >= r.policy.goal or (here >= r.policy.minimum and waited):
+        return r, (Choose(tuple(sorted(r.present)), min(here, r.policy.goal)),)
+    return r, ()
+
+
+def _chosen(r: Round, devices: tuple[str, ...], at: float) -> Step:
+    if r.phase is not Phase.SELECTING:
+        return r, ()
+    seats = {device: Seat(State.WORKING, at + r.policy.lease) for device in sorted(devices)}
+    return replace(r, phase=Phase.REPORTING, since=at, seats=seats), (Announce(tuple(seats)),)
+
+
+def _renew(r: Round, device: str, at: float) -> Round:
+    seat = r.seats.get(device)
+    if r.phase is not Phase.REPORTING or seat is None or seat.state not in {State.WORKING, State.LOST}:
+        return r
+    return _seat(r, device, Seat(State.WORKING, at + r.policy.lease))
+
+
+def _reported(r: Round, device: str, at: float) -> Step:
+    seat = r.seats.get(device)
+    if r.phase is not Phase.REPORTING or seat is None or seat.state in {State.REPORTED, State.FAILED}:
+        return r, ()
+    state, effects = _maybe_end(_seat(r, device, Seat(State.REPORTED, at)), at)
+    return state, (Fold(device), *effects)
+
+
+def _failed(r: Round, device: str, why: str, at: float) -> Step:
+    seat = r.seats.get(device)
+    if r.phase is not Phase.REPORTING or seat is None or seat.state in {State.REPORTED, State.FAILED}:
+        return r, ()
+    return _maybe_end(_seat(r, device, Seat(State.FAILED, at, why=why)), at)
+
+
+def _ticked(r: Round, at: float) -> Step:
+    if r.phase is Phase.SELECTING:
+        return _select(r, at)
+    if r.phase is not Phase.REPORTING:
+        return r, ()
+    nudges: list[Effect] = []
+    state = r
+    for device in r.devices(State.WORKING):
+        seat = r.seats[device]
+        if seat.until > at:
+            continue
+        if seat.nudged:
+            state = _seat(state, device, replace(seat, state=State.LOST, why="no sign of life"))
+        else:
+            state = _seat(state, device, replace(seat, until=at + r.policy.lease, nudged=True))
+            nudges.append(Resend(device))
+    state, effects = _maybe_end(state, at)
+    return state, (*nudges, *effects)
+
+
+def _maybe_end(r: Round, at: float) -> Step:
+    """End the round if nobody works any more or its deadline passed."""
+    if r.devices(State.WORKING) and at - r.since < r.policy.deadline:
+        return r, ()
+    reported = r.devices(State.REPORTED)
+    if len(reported) < r.policy.minimum:
+        return _abandon(r, f"{len(reported)} reports, at least {r.policy.minimum} needed ({_waiting_reports(r)})", at)
+    late = r.devices(State.WORKING)
+    release = (Release(late, "the round ended at its deadline"),) if late else ()
+    return replace(r, phase=Phase.REDUCING, since=at), (*release, Reduce(reported))
+
+
+def _resumed(r: Round, at: float) -> Step:
+    """Start every wait anew, and do again what the effects before the crash may not have done."""
+    state = replace(r, since=at, present=frozenset())
+    match r.phase:
+        case Phase.REPORTING:
+            seats = {device: replace(seat, until=at + r.policy.lease, nudged=False) for device, seat in r.seats.items()}
+            folds = tuple(Fold(device) for device in r.devices(State.REPORTED))
+            return replace(state, seats=seats), folds
+        case Phase.REDUCING:
+            reported = r.devices(State.REPORTED)
+            return state, (*(Fold(device) for device in reported), Reduce(reported))
+        case _:
+            return state, ()
+
+
+def _stored(r: Round) -> Step:
+    if r.phase is not Phase.REDUCING:
+        return r, ()
+    return replace(r, phase=Phase.COMMITTED), (Commit(r.devices(State.REPORTED)),)
+
+
+def _stopped(r: Round, at: float) -> Step:
+    if r.phase in {Phase.COMMITTED, Phase.ABANDONED}:
+        return r, ()
+    return _abandon(r, "stopped by a person", at)
+
+
+def _abandon(r: Round, why: str, at: float) -> Step:
+    working = r.devices(State.WORKING)
+    release = (Release(working, "the round was abandoned"),) if working else ()
+    return replace(r, phase=Phase.ABANDONED, since=at, why=why), (*release, Abandon(why))
+
+
+def _seat(r: Round, device: str, seat: Seat) -> Round:
+    return replace(r, seats={**r.seats, device: seat})

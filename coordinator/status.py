@@ -1,0 +1,89 @@
+"""Where a run stands, for people and scripts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import msgspec
+
+from coordinator import rounds
+from coordinator.devices import Fleet
+from coordinator.journal import Checkpoint, Journal, Result, RunRow
+from coordinator.rounds import Round
+
+
+class RunStatus(msgspec.Struct, frozen=True):
+    """A run at one moment.
+
+    Attributes:
+        run: its id.
+        status: running, done, failed or stopped.
+        why: of failed and stopped.
+        round: the last committed round.
+        rounds: training rounds in all.
+        waiting: what it waits for.
+        devices: who is here.
+        metrics: means over the devices of the last committed round that had them.
+        state_sha256: digest of the server's state after the last committed round.
+        bytes_in: at the coordinator's socket, over all committed rounds.
+        bytes_out: likewise.
+    """
+
+    run: str
+    status: str
+    why: str
+    round: int
+    rounds: int
+    waiting: str
+    devices: tuple[str, ...]
+    metrics: dict[str, float]
+    state_sha256: str
+    bytes_in: int = 0
+    bytes_out: int = 0
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What all committed rounds of a run come to: see :class:`RunStatus`."""
+
+    metrics: dict[str, float]
+    bytes_in: int
+    bytes_out: int
+
+
+def totals(journal: Journal, run: str) -> Totals:
+    """Read and add up; worth keeping until the next commit."""
+    costs = journal.costs(run).values()
+    return Totals(
+        means(journal.results(run)), sum(cost.bytes_in for cost in costs), sum(cost.bytes_out for cost in costs)
+    )
+
+
+def status_of(row: RunRow, checkpoint: Checkpoint, sums: Totals, fleet: Fleet, open_round: Round | None) -> RunStatus:
+    """The status of a run."""
+    return RunStatus(
+        run=row.id,
+        status=row.status,
+        why=row.why,
+        round=checkpoint.round,
+        rounds=row.config.rounds,
+        waiting=rounds.waiting(open_round) if open_round is not None else "",
+        devices=tuple(sorted(name for name, known in fleet.devices.items() if known.present)),
+        metrics=sums.metrics,
+        state_sha256=checkpoint.state,
+        bytes_in=sums.bytes_in,
+        bytes_out=sums.bytes_out,
+    )
+
+
+def means(results: tuple[Result, ...]) -> dict[str, float]:
+    """Each metric's mean over the devices, in the last round in which any device had it."""
+    last: dict[str, int] = {}
+    for result in results:
+        last |= dict.fromkeys(result.metrics, result.round)
+    found: dict[str, float] = {}
+    for name, number in last.items():
+        values = [r.metrics[name] for r in results if r.round == number and name in r.metrics]
+        found[name] = math.fsum(values) / len(values)
+    return found

@@ -1,0 +1,62 @@
+"""The server's half of an algorithm, between checkpoints (NumPy) and mathematics (torch)."""
+
+from __future__ import annotations
+
+import torch
+
+from edgepfl import algorithms
+from edgepfl.algorithms import Algorithm, Cohort
+from edgepfl.errors import RunError
+from edgepfl.plan import Plan, Role
+from edgepfl.tree import Tree, Trees
+
+Settings = dict[str, float | str]
+
+
+def algorithm_of(plan: Plan, settings: Settings) -> Algorithm:
+    """The algorithm of a plan, with a run's settings over the plan's defaults.
+
+    Raises:
+        ConfigError: a setting that the algorithm does not have, or that would need another export.
+        RunError: the plan was made by another version of the algorithm.
+    """
+    kind = algorithms.load(plan.algorithm)
+    if kind.slots.keys() != plan.slots.keys():
+        raise RunError(
+            "the bundle's slots are not this version's",
+            where=plan.algorithm,
+            remedy="Export the bundle again",
+        )
+    for name in settings.keys() & plan.fixed.keys():
+        if str(settings[name]) != str(plan.fixed[name]):
+            raise RunError(
+                f"{name} shaped the graphs as {plan.fixed[name]}",
+                where=plan.algorithm,
+                remedy=f"Export again with --set {name}={settings[name]}",
+            )
+    return algorithms.build(plan.algorithm, {**plan.fixed, **plan.server, **plan.hyper, **settings})
+
+
+def first_state(algorithm: Algorithm, plan: Plan, model: Tree) -> Trees:
+    """The server's state before round 1, as NumPy trees."""
+    sent = {name for slot in plan.by_role(Role.DOWN).values() for name in slot.tensors}
+    return _numpy(algorithm.init(_torch(model.like({name: None for name in model if name in sent}))))
+
+
+def next_state(algorithm: Algorithm, state: Trees, got: Cohort) -> Trees:
+    """The server's state after a round, as NumPy trees."""
+    with torch.no_grad():
+        return _numpy(algorithm.update({name: _torch(tree) for name, tree in state.items()}, got))
+
+
+def downloads(algorithm: Algorithm, state: Trees, device: str) -> Trees:
+    """The DOWN slots of one device, as NumPy trees."""
+    return algorithm.send(state, device)
+
+
+def _torch(tree: Tree) -> Tree:
+    return tree.map(torch.from_numpy)
+
+
+def _numpy(trees: Trees) -> Trees:
+    return {name: tree.map(lambda tensor: tensor.detach().cpu().numpy()) for name, tree in trees.items()}

@@ -1,0 +1,71 @@
+"""``edgepfl agent``."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from device_agent import sources
+from device_agent.config import AgentConfig, load
+from device_agent.runners.onnx import OnnxRunner, OnnxSettings
+from device_agent.service import AgentService, Place, will
+from device_agent.work import Workshop
+from edgepfl.bus.lifetime import until_signal
+from edgepfl.bus.mqtt import MqttBus
+from edgepfl.bus.settings import mqtt_settings
+
+_EPILOG = """agent.toml:
+
+  device = "pi-07"                     # unique in its fleet
+  fleet = "watches"
+  state = "agent-state"                # directory; paths are relative to this file
+  [broker]
+  url = "mqtt://192.168.1.10:1883"     # or mqtts://; username, password_file, ca, cert, key
+  [data]
+  source = "data.npz"                  # train_x, train_y[, test_x, test_y]; or FILE.csv, or module:function
+  [runtime]                            # optional
+  threads = 1
+"""
+
+
+def agent(arguments: list[str]) -> int:
+    """Run a device's agent until SIGINT or SIGTERM."""
+    parser = argparse.ArgumentParser(
+        prog="edgepfl agent",
+        description="Run the agent of one device: it trains on its own data whenever the coordinator asks.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="settings, TOML")
+    parser.add_argument("--verbose", action="store_true", help="log more")
+    words = parser.parse_args(arguments)
+    logging.basicConfig(
+        level=logging.DEBUG if words.verbose else logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    asyncio.run(_serve(load(words.config)))
+    return 0
+
+
+async def _serve(config: AgentConfig) -> None:
+    examples = sources.load(config.data)
+    runtime = OnnxSettings(threads=config.runtime.threads, spin=config.runtime.spin)
+    place = Place.open(Path(config.state))
+    number = place.store.next_session()
+    logging.getLogger(__name__).info(
+        "device %s of fleet %s: %d examples, session %d", config.device, config.fleet, len(examples.train_x), number
+    )
+    with place.store, ThreadPoolExecutor(1, thread_name_prefix="work") as pool:
+        service = AgentService(
+            config.device,
+            config.fleet,
+            number,
+            bus=MqttBus(mqtt_settings(config.broker, config.device), will=will(config.fleet, config.device, number)),
+            place=place,
+            examples=examples,
+            workshop=Workshop(lambda bundle: OnnxRunner(bundle, runtime)),
+            pool=pool,
+        )
+        await until_signal(service.run())

@@ -1,0 +1,153 @@
+"""An SQLite file that one process has to itself, each use of it one durable transaction."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+
+from edgepfl.errors import StoreError
+
+_OWNER_ONLY = 0o600
+_REMEDIES = {
+    "SQLITE_FULL": "The disk is full: free some space; nothing was changed",
+    "SQLITE_BUSY": "Close the other program that has it open",
+    "SQLITE_LOCKED": "Close the other program that has it open",
+    "SQLITE_CANTOPEN": "Let the agent's user read and write it and its directory",
+    "SQLITE_READONLY": "Let the agent's user read and write it and its directory",
+    "SQLITE_CORRUPT": "Move it away, look after the disk, and the device joins as a new one",
+    "SQLITE_NOTADB": "Move it away, or choose another path",
+    "SQLITE_IOERR": "Look after the disk; nothing was changed",
+}
+
+
+class Database:
+    """An SQLite file in WAL mode with full synchronisation.
+
+    Args:
+        path: the file; made if missing, readable by its owner only.
+        application: a number in the file's header that tells our files from others.
+        migrations: for each version of the schema, the statements that lead to it from the one before.
+
+    Raises:
+        StoreError: another process has it, it is damaged, not ours or of a newer version.
+    """
+
+    def __init__(self, path: Path, application: int, migrations: Sequence[Sequence[str]]) -> None:
+        self._path = path
+        self._mutex = Lock()
+        self._lock: int | None = None
+        self._connection: sqlite3.Connection | None = None
+        try:
+            with _explained(path):
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self._lock = _lock(path)
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT, _OWNER_ONLY))
+                self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+                _prepare(self._connection)
+            self._migrate(application, migrations)
+        except BaseException:
+            self.close()
+            raise
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """All that is done inside becomes durable at the end, or nothing at all.
+
+        Raises:
+            StoreError: SQLite failed.
+        """
+        with self._mutex, _explained(self._path):
+            if self._connection is None:
+                raise StoreError("it is closed", where=str(self._path))
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._connection
+                self._connection.execute("COMMIT")
+            finally:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+
+    def close(self) -> None:
+        """Let go of the file; once more does nothing."""
+        with self._mutex:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+            if self._lock is not None:
+                os.close(self._lock)
+                self._lock = None
+
+    def _migrate(self, application: int, migrations: Sequence[Sequence[str]]) -> None:
+        newest = len(migrations)
+        with self.transaction() as connection:
+            version = _pragma(connection, "user_version")
+            if _pragma(connection, "application_id") != application and not _is_empty(connection):
+                raise StoreError(
+                    "an SQLite file of another program", where=str(self._path), remedy="Choose another path"
+                )
+            if version > newest:
+                raise StoreError(
+                    f"its schema is version {version}, and this agent knows {newest}",
+                    where=str(self._path),
+                    remedy="Update the agent",
+                )
+            for statements in migrations[version:]:
+                for statement in statements:
+                    connection.execute(statement)
+            if version < newest:
+                connection.execute(f"PRAGMA application_id = {application}")
+                connection.execute(f"PRAGMA user_version = {newest}")
+
+
+def _prepare(connection: sqlite3.Connection) -> None:
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA secure_delete = ON")  # a dropped personal state leaves the file as well
+    connection.execute("PRAGMA journal_size_limit = 4194304")  # bytes
+    [verdict] = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if verdict != "ok":
+        raise StoreError(f"damaged ({verdict})", remedy=_REMEDIES["SQLITE_CORRUPT"])
+
+
+def _pragma(connection: sqlite3.Connection, name: str) -> int:
+    [value] = connection.execute(f"PRAGMA {name}").fetchone()
+    return int(value)
+
+
+def _is_empty(connection: sqlite3.Connection) -> bool:
+    [tables] = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    return bool(tables == 0)
+
+
+def _lock(path: Path) -> int:
+    """The descriptor of a lock that the system releases when this process ends, however it ends."""
+    lock = os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT, _OWNER_ONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise StoreError(
+            "another agent is using it",
+            where=str(path),
+            remedy="Stop that agent, or give this one a state directory of its own",
+        ) from None
+    return lock
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        name = getattr(error, "sqlite_errorname", "")
+        remedy = next((cure for prefix, cure in _REMEDIES.items() if name.startswith(prefix)), "")
+        raise StoreError(f"{error}", where=str(path), remedy=remedy) from error
+    except OSError as error:
+        remedy = _REMEDIES["SQLITE_FULL" if error.errno == errno.ENOSPC else "SQLITE_CANTOPEN"]
+        raise StoreError(f"{error.strerror}", where=str(path), remedy=remedy) from error

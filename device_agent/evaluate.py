@@ -1,0 +1,90 @@
+"""How good a device's models are on its own test data, before a round's training.
+
+The device prepares as if for a round (``begin``), personalises (``tune``) on training minibatches that the training
+does not depend on, and forms the parameters of each model (``models``).  All changes of state are discarded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from device_agent import memory as memories
+from device_agent.data import Examples, held_out
+from device_agent.interpreter import Interpreter, Start
+from device_agent.memory import Memory
+from edgepfl.errors import GraphFailed, PlanError
+from edgepfl.plan import Entry, Kind
+from edgepfl.seeds import derive
+from edgepfl.tree import Tree
+
+_MODEL = Kind.MODEL.value
+_SUMS = ("loss", "correct", "weight")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How good a device's models are on its own test data.
+
+    Attributes:
+        metrics: "accuracy.MODEL" and "loss.MODEL" for each model of the plan; empty without test data.
+        personal: the parameters of the plan's first model, the device's own.
+    """
+
+    metrics: Mapping[str, float]
+    personal: Tree
+
+
+def evaluate(interpreter: Interpreter, start: Start, examples: Examples, tune_steps: int) -> Evaluation:
+    """Begin, tune, and evaluate each model on the test data.
+
+    Args:
+        interpreter: of the bundle.
+        start: what the device has; unchanged.
+        examples: its data, already fit to the plan.
+        tune_steps: minibatch steps of ``tune``, where the plan has it.
+
+    Raises:
+        PlanError, GraphFailed: as :meth:`Interpreter.train`; also a plan without models to evaluate.
+    """
+    plan = interpreter.plan
+    if not (plan.models and interpreter.has(Entry.MODELS) and interpreter.has(Entry.EVALUATE)):
+        raise PlanError("the plan has no models to evaluate", remedy="Export the bundle again")
+    memory = interpreter.open(start, examples)
+    if interpreter.has(Entry.TUNE):
+        for _ in interpreter.loop(memory, examples, tune_steps, derive(start.seed, "tune")):
+            interpreter.call(Entry.TUNE, memory)
+    interpreter.call(Entry.MODELS, memory)
+    models = {name: _model(interpreter, memory, name, start.round) for name in plan.models}
+    metrics: dict[str, float] = {}
+    if len(examples.test_x):
+        for name, model in models.items():
+            sums = _sums(interpreter, memory, model, examples, start.round)
+            metrics[f"accuracy.{name}"] = sums["correct"] / sums["weight"]
+            metrics[f"loss.{name}"] = sums["loss"] / sums["weight"]
+    return Evaluation(metrics, models[plan.models[0]])
+
+
+def _model(interpreter: Interpreter, memory: Memory, name: str, round_: int) -> Tree:
+    try:
+        model = Tree({tensor: memory[_MODEL, name, tensor] for tensor in interpreter.plan.model})
+    except KeyError as error:
+        raise GraphFailed(f"it gives no {error.args[0][2]!r} of {name!r}", where=f"graph {Entry.MODELS}") from None
+    for tensor, array in model.items():
+        if not np.isfinite(array).all():
+            raise memories.diverged(f"tensor {tensor!r} of model {name!r} is not finite", round_)
+    return model
+
+
+def _sums(interpreter: Interpreter, memory: Memory, model: Tree, examples: Examples, round_: int) -> dict[str, float]:
+    """The evaluation graph's sums of loss, correct and weight over the test data."""
+    memory |= {(_MODEL, "", tensor): array for tensor, array in model.items()}
+    sums = dict.fromkeys(_SUMS, 0.0)
+    for batch in held_out(examples, interpreter.plan.batch.size):
+        memory |= memories.batch(batch)
+        interpreter.call(Entry.EVALUATE, memory)
+        values = interpreter.metrics(Entry.EVALUATE, memory, round_)
+        sums = {name: total + values[name] for name, total in sums.items()}
+    return sums

@@ -1,0 +1,187 @@
+"""Carries out a plan: moves named tensors between a device's slots and the graphs' ports, and knows no algorithm.
+
+A round::
+
+    memory = DOWN, KEEP, hyperparameters, "examples", "steps" = 0
+    begin                               where the plan has it
+    for each minibatch:
+        put the minibatch, NOISE and the "steps" done so far
+        inner, inner_steps times
+        step
+    finish
+    result = UP slots, KEEP slots
+
+What a graph gives overwrites what was there; what it does not give stays.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from device_agent import memory as memories
+from device_agent.data import Examples, minibatches
+from device_agent.memory import Memory
+from device_agent.runners import Runner
+from device_agent.wiring import check, wire
+from edgepfl.errors import EdgepflError, GraphFailed
+from edgepfl.plan import Entry, Plan, Role
+from edgepfl.tree import Tree, Trees
+
+
+class Stopped(EdgepflError):
+    """Raised by ``on_step`` to end a training at the boundary of a step; nothing of it is kept."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a device has when a round begins.
+
+    Attributes:
+        down: the DOWN slots.
+        keep: the settled KEEP slots; None before the device's first accepted round.
+        hyper: runtime hyperparameters that the task sets; the others have the plan's values.
+        seed: of this device in this round (derived from the task's seed and the device's name).
+        round: for the messages of errors only.
+    """
+
+    down: Trees
+    keep: Trees | None
+    hyper: Mapping[str, float]
+    seed: int
+    round: int = 0
+
+
+@dataclass(frozen=True)
+class RoundResult:
+    """What a round's training gave.
+
+    Attributes:
+        upload: the UP slots.
+        keep: the KEEP slots.
+        steps: minibatch steps taken.
+        metrics: the mean over the steps of each metric of the step graph ("loss"); empty without steps.
+    """
+
+    upload: Trees
+    keep: Trees
+    steps: int
+    metrics: Mapping[str, float]
+
+
+class Interpreter:
+    """Carries out a plan.  Holds nothing between calls, so one serves every thread.
+
+    Args:
+        plan: the plan.
+        model: the bundle's initial parameters.
+        runner: executes the graphs.
+
+    Raises:
+        PlanError: the plan's graphs and slots contradict each other.
+    """
+
+    def __init__(self, plan: Plan, model: Tree, runner: Runner) -> None:
+        check(plan)
+        self.plan = plan
+        self._model = model
+        self._runner = runner
+        self._wiring = {entry: wire(graph) for entry, graph in plan.graphs.items()}
+
+    def train(
+        self,
+        start: Start,
+        examples: Examples,
+        steps: int,
+        on_step: Callable[[int], None] | None = None,
+    ) -> RoundResult:
+        """One round: begin, ``steps`` minibatches, finish.
+
+        Args:
+            start: what the device has.
+            examples: its data, already fit to the plan.
+            steps: minibatch steps to take.
+            on_step: called after each minibatch with the number done; may raise :class:`Stopped`.
+
+        Raises:
+            PlanError: the task sets a hyperparameter that the plan does not have, or slots of other tensors.
+            GraphFailed: a graph failed, or gave a number that is not finite.
+            Stopped: ``on_step`` raised it.
+        """
+        memory = self.open(start, examples)
+        sums = {name: 0.0 for name, _ in self._wiring[Entry.STEP].metrics}
+        for done in self.loop(memory, examples, steps, start.seed):
+            for _ in range(self.plan.inner_steps):
+                self.call(Entry.INNER, memory)
+            self.call(Entry.STEP, memory)
+            for name, value in self.metrics(Entry.STEP, memory, start.round).items():
+                sums[name] += value
+            if on_step is not None:
+                on_step(done)
+        self.call(Entry.FINISH, memory)
+        return RoundResult(
+            upload=memories.collect(self.plan.by_role(Role.UP), memory, start.round),
+            keep=memories.collect(self.plan.by_role(Role.KEEP), memory, start.round),
+            steps=steps,
+            metrics={name: total / steps for name, total in sums.items()} if steps else {},
+        )
+
+    def open(self, start: Start, examples: Examples) -> Memory:
+        """The memory of a new round or evaluation, after ``begin``.
+
+        Raises:
+            PlanError, GraphFailed: as :meth:`train`.
+        """
+        keep = self.plan.by_role(Role.KEEP)
+        memory = memories.hyper(self.plan, start.hyper)
+        memory |= memories.load(self.plan.by_role(Role.DOWN), start.down, "download")
+        if start.keep is None:
+            memory |= memories.first(keep, self._model, memory)
+        else:
+            memory |= memories.load(keep, start.keep, "KEEP slots in the store")
+        memory |= memories.scalar("examples", len(examples.train_x)) | memories.scalar("steps", 0)
+        if self.has(Entry.BEGIN):
+            self.call(Entry.BEGIN, memory)
+        return memory
+
+    def loop(self, memory: Memory, examples: Examples, steps: int, seed: int) -> Iterator[int]:
+        """Put one minibatch after the other into ``memory`` and give its number, from 1; "steps" follows afterwards."""
+        noise = self.plan.by_role(Role.NOISE)
+        for done, batch in enumerate(minibatches(examples, self.plan.batch.size, steps, seed)):
+            memory |= memories.batch(batch) | memories.draw(noise, seed, done)
+            yield done + 1
+            memory |= memories.scalar("steps", done + 1)
+
+    def has(self, entry: Entry) -> bool:
+        """Whether the plan has this graph."""
+        return entry in self._wiring
+
+    def call(self, entry: Entry, memory: Memory) -> None:
+        """Run one graph on ``memory``.
+
+        Raises:
+            GraphFailed: it failed, or reads what nothing has set.
+        """
+        wiring = self._wiring[entry]
+        try:
+            feeds = {port: memory[place] for port, place in wiring.inputs}
+        except KeyError as error:
+            kind, group, tensor = error.args[0]
+            what = f"it reads tensor {tensor!r} of {kind} {group!r}, which nothing has set"
+            raise GraphFailed(what, where=f"graph {entry}", remedy="Export the bundle again") from None
+        results = self._runner.run(entry, feeds)
+        for port, place in wiring.outputs:
+            memory[place] = results[port]
+
+    def metrics(self, entry: Entry, memory: Memory, round_: int) -> dict[str, float]:
+        """The metrics that a graph gave.
+
+        Raises:
+            GraphFailed: one is not finite.
+        """
+        values = {name: float(memory[place]) for name, place in self._wiring[entry].metrics}
+        for name, value in values.items():
+            if not math.isfinite(value):
+                raise memories.diverged(f"{name} is {value} in graph {entry}", round_)
+        return values

@@ -1,0 +1,246 @@
+"""The device's only truth: what it keeps from round to round, and the reports whose acceptance it does not know.
+
+Theory of operation
+===================
+Personal state is right only if it changes exactly as often as the coordinator counts the device's reports.  So new KEEP
+slots are *pending* until the coordinator's word, then *settled* or dropped; a report lives and dies with them, and both
+are one row, written in one transaction.  For one run, with settled round ``s`` and pending ``(p, b)`` (round, attempt):
+
+=================================================== ===========================================================
+a Task says: last accepted ``q``, open ``(r, a)``   :meth:`Store.settle`
+=================================================== ===========================================================
+``q < s``                                           an old message, delivered again: nothing changes
+``p == q``                                          pending is settled, ``s = q``
+``p > q`` and ``(p, b) >= (r, a)``                  stays: its report is wanted (or the message is an old one)
+``p > q`` and ``(p, b) < (r, a)``                   dropped: its round ended without it
+``p < q``                                           dropped: a later state was accepted, which is not here
+and then ``s < q``                                  *behind*: this store is an older copy of itself, or new
+=================================================== ===========================================================
+
+=================================================== ===========================================================
+a Commit says: round ``r`` is over                  :meth:`Store.close_round`
+=================================================== ===========================================================
+``p == r``, our report counts                       pending is settled, ``s = r``
+``p == r``, it does not                             dropped
+``p != r``                                          nothing changes: it speaks of no other round
+=================================================== ===========================================================
+
+Training always starts from the settled state, so a round that is done again gives the same result.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from device_agent.database import Database
+from edgepfl.errors import StoreError
+
+NONE = -1
+"""The round before the first."""
+
+_APPLICATION = 0x65706673  # "epfs", in the file's header
+_MIGRATIONS = (
+    (
+        "CREATE TABLE facts (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
+        "CREATE TABLE settled (run TEXT PRIMARY KEY, round INTEGER NOT NULL, keep BLOB NOT NULL)",
+        """CREATE TABLE pending (run TEXT PRIMARY KEY, round INTEGER NOT NULL, attempt INTEGER NOT NULL,
+        keep BLOB NOT NULL, report BLOB NOT NULL, upload BLOB NOT NULL)""",
+        "CREATE TABLE serving (run TEXT PRIMARY KEY, round INTEGER NOT NULL, model BLOB NOT NULL)",
+        "INSERT INTO facts VALUES ('identity', random() & ((1 << 40) - 1)), ('session', 0)",
+    ),
+)
+
+
+class Kept(NamedTuple):
+    """Settled KEEP slots.
+
+    Attributes:
+        round: the last one whose report is known to be accepted, -1 for none.
+        data: the slots by :mod:`edgepfl.codec`; None for none.
+    """
+
+    round: int
+    data: bytes | None
+
+
+class Outgoing(NamedTuple):
+    """A report whose acceptance is not known: to be sent again at every connection and with every repeated task.
+
+    Attributes:
+        report: the encoded Report.
+        upload: the blob it refers to, if that does not ride in it.
+    """
+
+    run: str
+    round: int
+    attempt: int
+    report: bytes
+    upload: bytes
+
+
+class Settlement(NamedTuple):
+    """What holds after :meth:`Store.settle`.
+
+    Attributes:
+        settled: the settled round, -1 for none.
+        pending: round and attempt of the report that still waits for the coordinator's word.
+        behind: the coordinator accepted a later round than this store has; training goes on from the older state.
+    """
+
+    settled: int
+    pending: tuple[int, int] | None
+    behind: bool
+
+
+class Store:
+    """An SQLite file.  One process at a time may have it; its threads may share it.
+
+    Every method is one transaction: done for good when it returns, or not at all.
+
+    Args:
+        path: the file; it and its directory are made if missing, readable by their owner only.
+
+    Raises:
+        StoreError: every method, when the file cannot be used.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._database = Database(path, _APPLICATION, _MIGRATIONS)
+
+    def keep(self, run: str) -> Kept:
+        """The settled KEEP slots of a run."""
+        with self._database.transaction() as database:
+            row = database.execute("SELECT round, keep FROM settled WHERE run = ?", (run,)).fetchone()
+        return Kept(*row) if row else Kept(NONE, None)
+
+    def commit_pending(
+        self, run: str, round_: int, attempt: int, *, keep: bytes, report: bytes, upload: bytes = b""
+    ) -> None:
+        """Make new KEEP slots pending and put their report in the outbox; they replace older pending ones of the run.
+
+        Raises:
+            StoreError: the round is settled already, or a later one is pending.
+        """
+        with self._database.transaction() as database:
+            settled, pending = _settled(database, run), _pending(database, run)
+            if round_ <= settled or (pending is not None and (round_, attempt) < pending):
+                raise StoreError(
+                    f"round {round_}, attempt {attempt} comes after settled round {settled}, pending {pending}",
+                    where=f"{self._path}, run {run}",
+                    remedy="If the coordinator was set back to an older state, start a run with a new name",
+                )
+            database.execute(
+                "INSERT OR REPLACE INTO pending VALUES (?, ?, ?, ?, ?, ?)", (run, round_, attempt, keep, report, upload)
+            )
+
+    def outbox(self) -> list[Outgoing]:
+        """Every report whose acceptance is not known, by run."""
+        with self._database.transaction() as database:
+            rows = database.execute("SELECT run, round, attempt, report, upload FROM pending ORDER BY run").fetchall()
+        return [Outgoing(*row) for row in rows]
+
+    def settle(self, run: str, accepted_round: int, open_round: int, open_attempt: int) -> Settlement:
+        """Take a Task's word on this device's reports; the table above says how.
+
+        Args:
+            run: the run.
+            accepted_round: the last round whose report of this device counts, -1 for none.
+            open_round: the task's round.
+            open_attempt: the task's attempt.
+        """
+        with self._database.transaction() as database:
+            settled, pending = _settled(database, run), _pending(database, run)
+            if pending is not None and accepted_round >= settled:
+                if pending[0] == accepted_round:
+                    _promote(database, run)
+                elif pending[0] < accepted_round or pending < (open_round, open_attempt):
+                    _drop(database, run)
+            settled = _settled(database, run)
+            return Settlement(settled, _pending(database, run), behind=settled < accepted_round)
+
+    def close_round(self, run: str, round_: int, *, accepted: bool) -> None:
+        """Take a Commit's word on this device's report of a round; the table above says how."""
+        with self._database.transaction() as database:
+            pending = _pending(database, run)
+            if pending is None or pending[0] != round_:
+                return
+            if accepted:
+                _promote(database, run)
+            else:
+                _drop(database, run)
+
+    def serving(self, run: str) -> tuple[int, bytes] | None:
+        """The round and the bytes of the model that predicts, if there is one."""
+        with self._database.transaction() as database:
+            row: tuple[int, bytes] | None = database.execute(
+                "SELECT round, model FROM serving WHERE run = ?", (run,)
+            ).fetchone()
+        return row
+
+    def set_serving(self, run: str, round_: int, model: bytes) -> None:
+        """Predict with this model from now on, unless there is one of a later round."""
+        with self._database.transaction() as database:
+            database.execute(
+                "INSERT INTO serving VALUES (?, ?, ?) ON CONFLICT (run) DO UPDATE"
+                " SET round = excluded.round, model = excluded.model WHERE excluded.round >= serving.round",
+                (run, round_, model),
+            )
+
+    def forget(self, run: str) -> None:
+        """Remove everything of a run."""
+        with self._database.transaction() as database:
+            for table in ("settled", "pending", "serving"):
+                database.execute(f"DELETE FROM {table} WHERE run = ?", (run,))  # noqa: S608  our own names
+
+    def identity(self) -> int:
+        """A number below 2^40, drawn once when the store was made: a new card is another incarnation of the device."""
+        with self._database.transaction() as database:
+            return _fact(database, "identity")
+
+    def next_session(self) -> int:
+        """A number that is larger at each call, also across restarts; for each start of the agent."""
+        with self._database.transaction() as database:
+            database.execute("UPDATE facts SET value = value + 1 WHERE name = 'session'")
+            return _fact(database, "session")
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _settled(database: sqlite3.Connection, run: str) -> int:
+    row = database.execute("SELECT round FROM settled WHERE run = ?", (run,)).fetchone()
+    return row[0] if row else NONE
+
+
+def _pending(database: sqlite3.Connection, run: str) -> tuple[int, int] | None:
+    row: tuple[int, int] | None = database.execute(
+        "SELECT round, attempt FROM pending WHERE run = ?", (run,)
+    ).fetchone()
+    return row
+
+
+def _promote(database: sqlite3.Connection, run: str) -> None:
+    database.execute("INSERT OR REPLACE INTO settled SELECT run, round, keep FROM pending WHERE run = ?", (run,))
+    _drop(database, run)
+
+
+def _drop(database: sqlite3.Connection, run: str) -> None:
+    database.execute("DELETE FROM pending WHERE run = ?", (run,))
+
+
+def _fact(database: sqlite3.Connection, name: str) -> int:
+    [value] = database.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+    return int(value)

@@ -1,0 +1,135 @@
+"""Each graph of a bundle as one function from port to tensor, the same for tracing and for running eagerly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from edgepfl.algorithms import Algorithm, has
+from edgepfl.errors import PlanError
+from edgepfl.plan import Entry, Kind, Port, TensorSpec
+from edgepfl.tree import Tree
+from exporters.binding import Binding
+from exporters.minibatch import ModelMinibatch
+
+Values = Mapping[str, Tensor]
+"""Port name to tensor."""
+
+Outputs = list[tuple[Port, Tensor]]
+
+PERSONAL = "personal"
+"""The device's own model, first of what ``models`` gives."""
+
+OUTPUT = "output"
+"""The port of what ``predict`` gives."""
+
+
+@dataclass(frozen=True)
+class EntryFunction:
+    """A graph before it is one.
+
+    Attributes:
+        entry: which graph.
+        inputs: all that the function may read; the graph keeps those that it does read.
+        call: the function.
+    """
+
+    entry: Entry
+    inputs: tuple[Port, ...]
+    call: Callable[[Values], Outputs]
+
+
+def entry_functions(binding: Binding) -> dict[Entry, EntryFunction]:
+    """The functions of all graphs that this algorithm has, in the order of :class:`Entry`."""
+    return {entry: _MAKERS[entry](binding, entry) for entry in Entry if _wanted(binding.algorithm, entry)}
+
+
+def _wanted(algorithm: Algorithm, entry: Entry) -> bool:
+    return has(type(algorithm), entry) and (entry is not Entry.INNER or algorithm.inner_steps > 0)
+
+
+def _round(binding: Binding, entry: Entry) -> EntryFunction:
+    """``begin`` and ``finish``: slots in, slots out."""
+
+    def call(values: Values) -> Outputs:
+        function = getattr(binding.tuned(values), entry.value)
+        return list(binding.slot_outputs(entry, function(binding.trees(entry, values))))
+
+    return EntryFunction(entry, (*binding.slot_ports(entry), *binding.hyper_ports), call)
+
+
+def _minibatch(binding: Binding, entry: Entry) -> EntryFunction:
+    """``inner``, ``step`` and ``tune``: slots and a minibatch in, slots out; ``step`` tells its loss too."""
+
+    def call(values: Values) -> Outputs:
+        batch = ModelMinibatch(binding.model, *(values[port.name] for port in binding.batch_ports))
+        function = getattr(binding.tuned(values), entry.value)
+        outputs = list(binding.slot_outputs(entry, function(binding.trees(entry, values), batch)))
+        return [*outputs, _loss(batch)] if entry is Entry.STEP else outputs
+
+    inputs = (*binding.slot_ports(entry), *binding.hyper_ports, *binding.batch_ports)
+    return EntryFunction(entry, inputs, call)
+
+
+def _models(binding: Binding, entry: Entry) -> EntryFunction:
+    """``predictor`` and ``others``: slots in, the parameters of each model out."""
+
+    def call(values: Values) -> Outputs:
+        algorithm, trees = binding.tuned(values), binding.trees(entry, values)
+        models = {PERSONAL: algorithm.predictor(trees), **algorithm.others(trees)}
+        return [output for name, params in models.items() for output in binding.model_outputs(name, params)]
+
+    return EntryFunction(entry, (*binding.slot_ports(entry), *binding.hyper_ports), call)
+
+
+def _evaluate(binding: Binding, entry: Entry) -> EntryFunction:
+    """Parameters and a labelled minibatch in; weighted sums over the batch out."""
+    model = binding.model
+
+    def call(values: Values) -> Outputs:
+        x, y, weight = (values[port.name] for port in binding.batch_ports)
+        logits = model.outputs(_params(binding, values), x)
+        correct = (logits.argmax(1) == y).to(weight.dtype)
+        sums = {"loss": weight * model.losses(logits, y), "correct": weight * correct, "weight": weight}
+        return [(_metric(name), terms.sum()) for name, terms in sums.items()]
+
+    return EntryFunction(entry, (*binding.model_ports, *binding.batch_ports), call)
+
+
+def _predict(binding: Binding, entry: Entry) -> EntryFunction:
+    """Parameters and inputs in, the model's outputs out."""
+    x = binding.batch_ports[0]
+
+    def call(values: Values) -> Outputs:
+        logits = binding.model.outputs(_params(binding, values), values[x.name])
+        return [(Port(OUTPUT, Kind.OUTPUT, OUTPUT, TensorSpec(tuple(logits.shape))), logits)]
+
+    return EntryFunction(entry, (*binding.model_ports, x), call)
+
+
+def _params(binding: Binding, values: Values) -> Tree:
+    return Tree({port.tensor: values[port.name] for port in binding.model_ports})
+
+
+def _metric(name: str) -> Port:
+    return Port(f"metric:{name}", Kind.METRIC, name, TensorSpec(()))
+
+
+def _loss(batch: ModelMinibatch) -> tuple[Port, Tensor]:
+    if batch.loss is None:
+        raise PlanError("step takes no gradient, so it has no loss to tell", where="step")
+    return _metric("loss"), batch.loss
+
+
+_MAKERS: Mapping[Entry, Callable[[Binding, Entry], EntryFunction]] = {
+    Entry.BEGIN: _round,
+    Entry.INNER: _minibatch,
+    Entry.STEP: _minibatch,
+    Entry.FINISH: _round,
+    Entry.TUNE: _minibatch,
+    Entry.MODELS: _models,
+    Entry.EVALUATE: _evaluate,
+    Entry.PREDICT: _predict,
+}

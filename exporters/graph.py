@@ -1,0 +1,129 @@
+"""From a function to a graph of operators that every runtime has."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, fx
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.node import Argument
+
+from edgepfl.errors import EdgepflError, ExportError
+from edgepfl.plan import Entry, Graph, Port
+from exporters.decompositions import Table, complete
+from exporters.entries import EntryFunction, Outputs
+
+
+@dataclass(frozen=True)
+class TracedGraph:
+    """A function as a graph of operators.
+
+    Attributes:
+        entry: which graph it is.
+        ports: its border; inputs that nothing reads are gone.
+        module: takes the inputs and returns a tuple of the outputs, in the order of the ports.
+        example: inputs to trace it further with.
+    """
+
+    entry: Entry
+    ports: Graph
+    module: fx.GraphModule
+    example: tuple[Tensor, ...]
+
+
+def trace(function: EntryFunction, table: Table | None = None) -> TracedGraph:
+    """Trace a function with its gradients.
+
+    Args:
+        function: the function.
+        table: what replaces operators while tracing, :func:`exporters.decompositions.complete` unless given.
+
+    Raises:
+        ExportError: it branches on values, draws random numbers, or cannot be traced for another reason.
+    """
+    outputs: Outputs = []
+
+    def flat(*tensors: Tensor) -> tuple[Tensor, ...]:
+        names = (port.name for port in function.inputs)
+        outputs[:] = function.call(dict(zip(names, tensors, strict=True)))
+        return tuple(tensor for _, tensor in outputs)
+
+    example = tuple(_example(port) for port in function.inputs)
+    try:
+        module = make_fx(flat, decomposition_table=dict(table or complete()))(*example)
+    except EdgepflError:
+        raise
+    except Exception as error:  # torch raises whatever its operators raise
+        raise ExportError(
+            f"it cannot be traced ({error})",
+            where=function.entry,
+            remedy="A model must not branch on the values of tensors",
+        ) from error
+    _refuse_randomness(module.graph, function.entry)
+    inputs, kept = _simplify(module.graph, function.inputs)
+    module.recompile()
+    ports = Graph(inputs, tuple(port for port, _ in outputs))
+    return TracedGraph(function.entry, ports, module, tuple(example[i] for i in kept))
+
+
+def _example(port: Port) -> Tensor:
+    if port.spec.dtype == "int64":
+        return torch.zeros(port.spec.shape, dtype=torch.int64)
+    return torch.full(port.spec.shape, 0.5)
+
+
+def _refuse_randomness(graph: fx.Graph, entry: Entry) -> None:
+    for node in graph.nodes:
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            raise ExportError(
+                f"it draws random numbers ({node.target})",
+                where=entry,
+                remedy="Leave dropout out of the model, or set it to evaluation: module.eval()",
+            )
+
+
+def _simplify(graph: fx.Graph, ports: tuple[Port, ...]) -> tuple[tuple[Port, ...], list[int]]:
+    """Drop what nothing reads and what is computed twice; give every output a node of its own."""
+    graph.eliminate_dead_code()
+    _share(graph)
+    graph.eliminate_dead_code()
+    _separate_outputs(graph)
+    placeholders = graph.find_nodes(op="placeholder")
+    kept = [i for i, node in enumerate(placeholders) if node.users]
+    for node in placeholders:
+        if not node.users:
+            graph.erase_node(node)
+    return tuple(ports[i] for i in kept), kept
+
+
+def _share(graph: fx.Graph) -> None:
+    """Common subexpressions: pooling's backward compares with the maximum that its forward pass found."""
+    seen: dict[Hashable, fx.Node] = {}
+    for node in graph.nodes:
+        if node.op != "call_function":
+            continue
+        key = (node.target, _frozen(node.args), _frozen(tuple(sorted(node.kwargs.items()))))
+        first = seen.setdefault(key, node)
+        if first is not node:
+            node.replace_all_uses_with(first)
+
+
+def _frozen(argument: Argument) -> Hashable:
+    if isinstance(argument, tuple | list):
+        return tuple(_frozen(item) for item in argument)
+    return type(argument).__name__, argument if isinstance(argument, Hashable) else repr(argument)
+
+
+def _separate_outputs(graph: fx.Graph) -> None:
+    """An output that is an input, or another output, becomes a copy of it."""
+    output = graph.output_node()
+    returned: list[Argument] = []
+    for node in output.args[0]:  # type: ignore[union-attr]  # the traced function returns a tuple
+        if isinstance(node, fx.Node) and (node.op != "call_function" or node in returned):
+            with graph.inserting_before(output):
+                returned.append(graph.call_function(torch.ops.aten.clone.default, (node,)))
+        else:
+            returned.append(node)
+    output.args = (tuple(returned),)

@@ -1,0 +1,96 @@
+"""A traced graph as an ONNX file: small, and the same bytes for the same graph."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import re
+import warnings
+from collections.abc import Iterator
+
+import onnx
+import torch
+
+from edgepfl.errors import ExportError
+from edgepfl.plan import Port
+from exporters.graph import TracedGraph
+
+_OPERATOR = re.compile(r"aten[.:]+(\w+)")
+
+
+def export(traced: TracedGraph) -> bytes:
+    """The graph as ONNX, its values named after the ports.
+
+    Tracing has already decomposed the graph, so nothing that torch's translation gets wrong reaches it.
+
+    Raises:
+        ExportError: an operator has no translation.
+    """
+    try:
+        with _quiet():
+            program = torch.export.export(traced.module, traced.example)
+            exported = torch.onnx.export(program, dynamo=True, verbose=False)
+    except Exception as error:  # torch raises whatever its passes raise
+        raise ExportError(
+            f"{_operator(error)} has no translation to ONNX",
+            where=traced.entry,
+            remedy="Replace the layer that needs it, or add a decomposition to exporters/decompositions.py",
+        ) from error
+    if exported is None:
+        raise ExportError("torch.onnx gave no program", where=traced.entry)
+    model = exported.model_proto
+    _strip(model)
+    _rename(model.graph, traced.ports.inputs, traced.ports.outputs)
+    onnx.checker.check_model(model)
+    data: bytes = model.SerializeToString(deterministic=True)
+    return data
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Torch's exporter prints and warns about its own internals."""
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
+
+
+def _operator(error: BaseException | None) -> str:
+    while error is not None:
+        if found := _OPERATOR.search(str(error)):
+            return f"operator aten.{found[1]}"
+        error = error.__cause__
+    return "an operator"
+
+
+def _strip(model: onnx.ModelProto) -> None:
+    """Drop what is for people only, and would differ from one export to the next."""
+    for field in ("doc_string", "metadata_props", "producer_name", "producer_version", "domain", "model_version"):
+        model.ClearField(field)
+    graph = model.graph
+    graph.name = "graph"
+    for field in ("doc_string", "metadata_props", "value_info"):
+        graph.ClearField(field)
+    for item in (*graph.node, *graph.input, *graph.output, *graph.initializer):
+        for field in ("doc_string", "metadata_props"):
+            item.ClearField(field)
+    for node in graph.node:
+        node.ClearField("name")
+
+
+def _rename(graph: onnx.GraphProto, inputs: tuple[Port, ...], outputs: tuple[Port, ...]) -> None:
+    """Border values get the ports' names, inner ones short ones."""
+    names = {value.name: port.name for value, port in zip(graph.input, inputs, strict=True)}
+    names |= {value.name: port.name for value, port in zip(graph.output, outputs, strict=True)}
+    inner = [tensor.name for tensor in graph.initializer] + [name for node in graph.node for name in node.output]
+    names |= {name: f"v{i}" for i, name in enumerate(name for name in inner if name and name not in names)}
+    for value in (*graph.input, *graph.output, *graph.initializer):
+        value.name = names[value.name]
+    for node in graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]

@@ -1,0 +1,36 @@
+"""Command-line values as records."""
+
+from __future__ import annotations
+
+import msgspec
+
+from coordinator.config import RunConfig
+from edgepfl.algorithms import Setting
+from edgepfl.errors import ConfigError
+
+
+def parse_settings(texts: list[str]) -> dict[str, Setting]:
+    """``NAME=VALUE`` texts as hyperparameters.
+
+    Raises:
+        ConfigError: a text is something else.
+    """
+    settings: dict[str, Setting] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (name and equals and value):
+            raise ConfigError(f"{text!r} is no setting", where="--set", remedy="Write --set lam=0.1")
+        settings[name] = value
+    return settings
+
+
+def convert_config(**fields: str | float) -> RunConfig:
+    """A run's settings, validated.
+
+    Raises:
+        ConfigError: a value is impossible.
+    """
+    try:
+        return msgspec.convert(fields, RunConfig)
+    except msgspec.ValidationError as error:
+        raise ConfigError(str(error), where="command line", remedy="See --help") from error

@@ -1,0 +1,212 @@
+"""``edgepfl demo``: from nothing to a personalised fleet on one machine, and a report."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean
+
+from coordinator.config import RunConfig
+from edgepfl import algorithms
+from edgepfl.algorithms import Setting
+from simulators import alone, report
+from simulators.arguments import convert_config, parse_settings
+from simulators.datasets import DATASETS, FleetData, load
+from simulators.experiment import Kill, accuracy_of, bundle_for, run_on, save
+from simulators.progress import RunProgress
+from simulators.report import DemoResult, Point
+from simulators.stage import Stage, Trained
+
+DISTRIBUTIONS = ("edgepfl", "torch", "onnx", "onnxruntime", "paho-mqtt", "numpy")
+LEARNING_RATE = 0.1
+
+
+class Phases:
+    """Wall time by phase."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time what happens inside."""
+        print(f"{name} ...", file=sys.stderr, flush=True)
+        started = time.perf_counter()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
+
+
+def main(arguments: list[str]) -> int:
+    """Run the demo."""
+    words = _parser().parse_args(arguments)
+    settings = _settings(words.algorithm, parse_settings(words.set))
+    kills = tuple(Kill.parse(text) for text in words.kill)
+    config = convert_config(
+        name="demo",
+        rounds=words.rounds,
+        steps=words.steps,
+        goal=words.devices,
+        minimum=words.devices,
+        seed=words.seed,
+        evaluate_every=max(1, words.rounds // 12),
+        lease=30.0,
+    )
+    with tempfile.TemporaryDirectory(prefix="edgepfl-demo-") as scratch:
+        folder = Path(words.keep or scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        result = _demo(words, config, settings, kills, folder)
+    print(f"\n{report.table(result)}\n")
+    report.write_html(result, words.report)
+    print(f"model {result.model_sha256}\npictures: {words.report}")
+    if words.json is not None:
+        words.json.write_text(json.dumps(report.as_json(result), indent=2) + "\n", encoding="utf-8")
+    return 0
+
+
+def _demo(
+    words: argparse.Namespace, config: RunConfig, settings: dict[str, Setting], kills: tuple[Kill, ...], folder: Path
+) -> DemoResult:
+    phases = Phases()
+    with phases.phase("data"):
+        data = load(words.data, devices=words.devices, seed=words.seed)
+    with phases.phase("broker and coordinator"):
+        stage = Stage(data.devices, folder, broker=words.broker, threads=os.cpu_count() or 1)
+    with stage:
+        with phases.phase("export"):
+            bundle = bundle_for(words.algorithm, settings, data, words.seed)
+            alone_lr = {"lr": float(bundle.plan.hyper.get("lr", LEARNING_RATE))}
+            baseline = bundle if words.algorithm == "fedavg" else bundle_for("fedavg", alone_lr, data, words.seed)
+            file = save(bundle, folder)
+        with phases.phase("federated training"):
+            trained = asyncio.run(_train(stage, file, config, kills, words.algorithm))
+        with phases.phase("local-only training"):
+            local = alone.accuracies(baseline, data.devices, config, alone_lr, threads=os.cpu_count() or 1)
+        pss = {"coordinator": stage.coordinator.pss_mib, "agent": stage.agent.pss_mib}
+    return _result(words, data, config, trained, local, phases, pss)
+
+
+async def _train(stage: Stage, file: Path, config: RunConfig, kills: tuple[Kill, ...], title: str) -> Trained:
+    async with stage.fleet() as fleet:
+        with RunProgress(title, config.rounds) as progress:
+            return await run_on(stage, fleet, file, config, progress.see, kills)
+
+
+def _result(
+    words: argparse.Namespace,
+    data: FleetData,
+    config: RunConfig,
+    trained: Trained,
+    local: dict[str, float],
+    phases: Phases,
+    pss: dict[str, float],
+) -> DemoResult:
+    last = config.rounds + 1
+    found = {"local": local}
+    found |= {model: accuracy_of(model, trained.results, last) for model in ("global", "personal")}
+    kept = hashlib.sha256()
+    for result in trained.results:
+        if result.round == last:
+            kept.update(f"{result.device} {result.kept}\n".encode())
+    return DemoResult(
+        seed=words.seed,
+        algorithm=words.algorithm,
+        data=data.name,
+        rounds=config.rounds,
+        accuracy=found,
+        curve=curve(trained, config.rounds),
+        traffic=traffic(trained, config.rounds, len(data.devices) - 1),
+        seconds=phases.seconds,
+        seconds_per_round=fmean(cost.seconds for n, cost in trained.costs.items() if n <= config.rounds),
+        model_sha256=trained.status.state_sha256,
+        personal_sha256=kept.hexdigest(),
+        pss_mib=pss,
+        versions={name: version(name) for name in DISTRIBUTIONS} | {"python": platform.python_version()},
+    )
+
+
+def curve(trained: Trained, rounds: int) -> tuple[Point, ...]:
+    """The fleet's means after each round: losses of every round, accuracies where they were evaluated."""
+    points = []
+    for done in range(rounds + 1):
+        evaluated = {model: accuracy_of(model, trained.results, done + 1).values() for model in ("global", "personal")}
+        losses = [r.metrics["loss"] for r in trained.results if r.round == done and "loss" in r.metrics]
+        points.append(
+            Point(
+                done,
+                global_accuracy=fmean(evaluated["global"]) if evaluated["global"] else None,
+                personal_accuracy=fmean(evaluated["personal"]) if evaluated["personal"] else None,
+                train_loss=fmean(losses) if losses else None,
+            )
+        )
+    return tuple(points)
+
+
+def traffic(trained: Trained, rounds: int, agents: int) -> tuple[report.Traffic, ...]:
+    """Bytes of each round at the sockets; what the agents' were between two looks is spread evenly over its rounds."""
+    down: dict[int, float] = {}
+    up: dict[int, float] = {}
+    seen = sorted(trained.traffic)
+    for before, after in pairwise(seen):
+        spent = trained.traffic[after] - trained.traffic[before]
+        share = max(1, agents) * (after - before)
+        for number in range(before + 1, after + 1):
+            down[number], up[number] = spent.bytes_in / share, spent.bytes_out / share
+    return tuple(
+        report.Traffic(down.get(n, 0.0), up.get(n, 0.0), trained.costs[n].bytes_out, trained.costs[n].bytes_in)
+        for n in range(1, rounds + 1)
+    )
+
+
+def _settings(name: str, given: dict[str, Setting]) -> dict[str, Setting]:
+    """The algorithm's hyperparameters: the demo's step size, unless told otherwise.
+
+    Raises:
+        ConfigError: there is no such algorithm or hyperparameter.
+    """
+    has = algorithms.hyperparameters(algorithms.load(name))
+    settings: dict[str, Setting] = {key: LEARNING_RATE for key in ("lr", "tune_lr", "alpha_lr") if key in has}
+    settings |= given
+    algorithms.build(name, settings)
+    return settings
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="edgepfl demo",
+        description="Train a personalised fleet on this machine: an MQTT broker, a coordinator and 20 real agents. "
+        "Prints accuracies per model and writes a page with pictures.",
+    )
+    names = ", ".join(algorithms.names())
+    parser.add_argument("--algorithm", default="ditto", help=f"one of {names} (default: ditto)")
+    parser.add_argument("--data", default="watch", help=f"one of {', '.join(DATASETS)} (default: watch)")
+    parser.add_argument("--devices", type=int, default=20, help="agents, at least 2 (default: 20)")
+    parser.add_argument("--rounds", type=int, default=60, help="training rounds (default: 60)")
+    parser.add_argument("--steps", type=int, default=10, help="minibatch steps a round and device (default: 10)")
+    parser.add_argument("--seed", type=int, default=0, help="the same seed gives the same bits (default: 0)")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a hyperparameter (lam=0.1)")
+    parser.add_argument("--broker", default="", metavar="URL", help="a broker to use; else a private one is started")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results for a program")
+    parser.add_argument(
+        "--report", type=Path, default=Path("report.html"), metavar="FILE", help="the page (report.html)"
+    )
+    parser.add_argument("--keep", type=Path, metavar="DIRECTORY", help="keep settings, logs and state there")
+    parser.add_argument(
+        "--kill",
+        action="append",
+        default=[],
+        metavar="WHO@ROUND",
+        help="kill -9 the coordinator or an agent after this round, and start it again (coordinator@20, agent@30)",
+    )
+    return parser

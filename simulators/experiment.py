@@ -1,0 +1,99 @@
+"""What demo and comparison have in common: data, model, bundle, and one run on a stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from coordinator.config import RunConfig
+from coordinator.journal import Result
+from coordinator.status import RunStatus
+from edgepfl import algorithms
+from edgepfl.algorithms import Setting
+from edgepfl.bundle import Bundle, pack
+from edgepfl.errors import ConfigError
+from exporters import zoo
+from exporters.build import build
+from exporters.model import Model
+from simulators.datasets import FleetData
+from simulators.fleet import AgentFleet
+from simulators.processes import Command
+from simulators.stage import Stage, Trained
+
+BATCH = 16
+
+
+@dataclass(frozen=True)
+class Kill:
+    """Kill a process with SIGKILL, and start it again, as soon as a round is committed.
+
+    Attributes:
+        who: "coordinator" or "agent".
+        round: after which round.
+    """
+
+    who: str
+    round: int
+
+    @classmethod
+    def parse(cls, text: str) -> Kill:
+        """``WHO@ROUND``.
+
+        Raises:
+            ConfigError: it is something else.
+        """
+        who, _, round_ = text.partition("@")
+        if who not in {"coordinator", "agent"} or not round_.isdigit():
+            raise ConfigError(f"{text!r} names no process and round", where="--kill", remedy="Write coordinator@5")
+        return cls(who, int(round_))
+
+
+def model_for(data: FleetData, seed: int, *, personal: tuple[str, ...] = ()) -> Model:
+    """The model that suits a data set, with initial parameters that follow from the seed."""
+    classes = len(data.classes)
+    if data.model == "cnn1d":
+        channels, length = data.input_shape
+        return zoo.cnn1d(channels=channels, length=length, classes=classes, batch=BATCH, seed=seed, personal=personal)
+    return zoo.mlp(inputs=data.input_shape[0], classes=classes, batch=BATCH, seed=seed, personal=personal)
+
+
+def bundle_for(name: str, settings: Mapping[str, Setting], data: FleetData, seed: int) -> Bundle:
+    """The bundle of an algorithm on the data set's model; a personal head for algorithms that have one."""
+    personal = ("head.*",) if name == "fedper" else ()
+    return build(algorithms.build(name, settings), model_for(data, seed, personal=personal))
+
+
+def save(bundle: Bundle, folder: Path) -> Path:
+    """A bundle as a file in a folder."""
+    path = folder / f"{bundle.plan.algorithm}.bundle"
+    path.write_bytes(pack(bundle))
+    return path
+
+
+async def run_on(
+    stage: Stage,
+    fleet: AgentFleet,
+    bundle: Path,
+    config: RunConfig,
+    see: Callable[[RunStatus], None],
+    kills: tuple[Kill, ...] = (),
+) -> Trained:
+    """One run on a stage, with its planned kills."""
+    processes: Mapping[str, Command] = {"coordinator": stage.coordinator, "agent": stage.agent}
+    waiting = sorted(kills, key=lambda kill: kill.round)
+
+    def look(status: RunStatus) -> None:
+        while waiting and status.round >= waiting[0].round:
+            process = processes[waiting.pop(0).who]
+            process.kill()
+            process.start()
+        see(status)
+
+    return await stage.train(fleet, bundle, config, look)
+
+
+def accuracy_of(model: str, results: tuple[Result, ...], round_: int) -> dict[str, float]:
+    """Each device's accuracy with one of its models ("personal", "global"), as evaluated in a round."""
+    name = f"accuracy.{model}"
+    return {r.device: r.metrics[name] for r in results if r.round == round_ and name in r.metrics}

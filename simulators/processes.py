@@ -1,0 +1,82 @@
+"""Our own commands as child processes, watched, measured and, on request, killed."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from edgepfl.errors import RunError
+
+_PSS = re.compile(r"^Pss:\s+(\d+) kB$", re.MULTILINE)
+GRACE = 10.0  # seconds to end in order
+
+
+class Command:
+    """``edgepfl ...`` in a process of its own, for as long as the context lasts.
+
+    Args:
+        arguments: the subcommand and its arguments.
+        log: where its output goes.
+    """
+
+    def __init__(self, arguments: list[str], log: Path) -> None:
+        self._arguments = arguments
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+        self.pss_mib = 0.0  # the largest seen
+
+    def start(self) -> None:
+        """Start it, or start it again."""
+        with self._log.open("ab") as out:
+            self._process = subprocess.Popen(  # noqa: S603  our own command
+                [sys.executable, "-m", "edgepfl", *self._arguments], stdout=out, stderr=subprocess.STDOUT
+            )
+
+    def kill(self) -> None:
+        """End it as a power cut would: SIGKILL."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def check(self) -> None:
+        """Look at it.
+
+        Raises:
+            RunError: it ended by itself; the error holds the end of its log.
+        """
+        if self._process is None or self._process.poll() is None:
+            return
+        tail = self._log.read_text("utf-8", errors="replace").strip().splitlines()[-3:]
+        raise RunError(
+            f"ended with status {self._process.returncode}: {' | '.join(tail)}", where=f"edgepfl {self._arguments[0]}"
+        )
+
+    def measure(self) -> None:
+        """Note its proportional set size: what it would give back if it ended."""
+        if self._process is None:
+            return
+        try:
+            found = _PSS.search(Path(f"/proc/{self._process.pid}/smaps_rollup").read_text("ascii"))
+        except OSError:
+            return
+        if found is not None:
+            self.pss_mib = max(self.pss_mib, int(found[1]) / 1024)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is None or self._process.poll() is not None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(GRACE)
+        except subprocess.TimeoutExpired:
+            self.kill()

@@ -1,0 +1,40 @@
+"""Fixtures for every room."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Literal
+
+import pytest
+
+from edgepfl.bus.loopback import LoopbackBroker
+from simulators.broker import BrokerHandle, installed, open_broker
+
+_HOW = {"mosquitto": "apt install mosquitto", "iotcore": "pip install 'edgepfl[sim]'"}
+
+
+def _start(kind: Literal["mosquitto", "iotcore"]) -> BrokerHandle:
+    if not installed(kind):
+        message = f"{kind} is not installed; get it with: {_HOW[kind]}"
+        if os.environ.get("CI"):
+            pytest.fail(message)
+        pytest.skip(message)
+    return open_broker(kind=kind)
+
+
+@pytest.fixture(params=["mosquitto", "iotcore"])
+def broker(request: pytest.FixtureRequest) -> Iterator[BrokerHandle]:
+    """Each broker we support, private and running; skipped where it is not installed, but in CI that fails."""
+    with _start(request.param) as handle:
+        yield handle
+
+
+@pytest.fixture(params=["loopback", "mosquitto", "iotcore"])
+def transport(request: pytest.FixtureRequest) -> Iterator[BrokerHandle | LoopbackBroker]:
+    """What each kind of bus connects to."""
+    if request.param == "loopback":
+        yield LoopbackBroker()
+    else:
+        with _start(request.param) as handle:
+            yield handle

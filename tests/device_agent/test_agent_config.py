@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from device_agent import config
+from edgepfl.errors import ConfigError
+
+MINIMAL = """
+device = "pi-07"
+fleet = "watches"
+[broker]
+url = "mqtt://broker.example"
+[data]
+source = "watch:load"
+"""
+
+WHOLE = """
+device = "pi-07"
+fleet = "watches"
+state = "/var/lib/edgepfl"
+[broker]
+url = "mqtts://broker.example:8884"
+username = "pi-07"
+password_file = "secrets/broker"
+ca = "ca.pem"
+cert = "pi.pem"
+key = "pi.key"
+[data]
+source = "watch.npz"
+options = {wearer = 3, arms = ["left"]}
+[runtime]
+threads = 4
+spin = true
+heartbeat = 5
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "agent.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_what_is_not_said_has_defaults(tmp_path: Path) -> None:
+    found = config.load(write(tmp_path, MINIMAL))
+    assert (found.device, found.fleet) == ("pi-07", "watches")
+    assert found.state == str(tmp_path / "state")
+    assert found.data.source == "watch:load"
+    assert found.data.folder == str(tmp_path)
+    assert found.runtime == config.RuntimeSettings(threads=1, spin=False, heartbeat=0.0)
+    assert found.broker == config.BrokerSettings(url="mqtt://broker.example")
+
+
+def test_everything_can_be_said_and_paths_are_relative_to_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, WHOLE)
+    monkeypatch.chdir(tmp_path)
+    found = config.load(Path("agent.toml"))
+    assert found.state == "/var/lib/edgepfl"
+    assert found.broker.password_file == str(tmp_path / "secrets/broker")
+    assert [found.broker.ca, found.broker.cert, found.broker.key] == [
+        str(tmp_path / name) for name in ("ca.pem", "pi.pem", "pi.key")
+    ]
+    assert found.data.source == str(tmp_path / "watch.npz")
+    assert found.data.options == {"wearer": 3, "arms": ["left"]}
+    assert found.runtime == config.RuntimeSettings(threads=4, spin=True, heartbeat=5.0)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place", "says"),
+    [
+        ('device = "pi-07"', "", "agent.toml", "missing required field `device`"),
+        ('device = "pi-07"', 'device = "Pi 07"', "agent.toml, device", "'Pi 07' cannot be a name"),
+        ('device = "pi-07"', "device = 7", "agent.toml, device", "expected `str`, got `int`"),
+        ('fleet = "watches"', 'fleet = ""', "agent.toml, fleet", "cannot be a name"),
+        ("spin = true", 'spin = "yes"', "agent.toml, runtime.spin", "expected `bool`"),
+        ("threads = 4", "threads = 0", "agent.toml, runtime.threads", ">= 1"),
+        ("threads = 4", "thread = 4", "agent.toml, runtime.thread", "Did you mean 'threads'"),
+        ("[runtime]", "[run-time]", "agent.toml, run-time", "Did you mean 'runtime'"),
+        ("[runtime]", "[weather]", "agent.toml, weather", "device, fleet, broker, data, state, runtime"),
+        ('ca = "ca.pem"', "ca = 1", "agent.toml, broker.ca", "expected `str`"),
+        ('key = "pi.key"', "", "agent.toml, broker", "go together"),
+        ('username = "pi-07"', "", "agent.toml, broker", "needs a user"),
+        ("mqtts://broker.example:8884", "mqtt://broker.example", "agent.toml, broker.url", "mqtts://"),
+        ("mqtts://broker.example:8884", "http://broker.example", "agent.toml, broker.url", "is no broker"),
+        ("mqtts://broker.example:8884", "broker.example", "agent.toml, broker.url", "is no broker"),
+        ("mqtts://broker.example:8884", "mqtts://broker.example:x", "agent.toml, broker.url", "is no broker"),
+        ("mqtts://broker.example:8884", "mqtts://me:secret@broker.example", "agent.toml, broker.url", "username"),
+        ('source = "watch.npz"', 'source = "watch"', "agent.toml, data.source", "is no data source"),
+        ('source = "watch.npz"', 'source = "watch:"', "agent.toml, data.source", ".npz or .csv"),
+        ('source = "watch.npz"', 'folder = "/"', "agent.toml, data.folder", "there is no such setting"),
+        ("heartbeat = 5", "heartbeat = -1", "agent.toml, runtime.heartbeat", ">= 0"),
+    ],
+)
+def test_mistakes_are_told_with_file_key_and_cure(tmp_path: Path, old: str, new: str, place: str, says: str) -> None:
+    assert old in WHOLE
+    with pytest.raises(ConfigError) as caught:
+        config.load(write(tmp_path, WHOLE.replace(old, new)))
+    assert caught.value.where == str(tmp_path / place)
+    assert says in str(caught.value)
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file") as caught:
+        config.load(tmp_path / "agent.toml")
+    assert caught.value.where == str(tmp_path / "agent.toml")
+    with pytest.raises(ConfigError, match="not TOML"):
+        config.load(write(tmp_path, "device ="))
+
+
+def test_the_password_is_the_files_first_line(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text(" s3cret \n", encoding="utf-8")
+    broker = config.BrokerSettings(url="mqtt://b", username="pi", password_file=str(tmp_path / "secret"))
+    assert config.password(broker) == " s3cret "
+    assert config.password(config.BrokerSettings(url="mqtt://b")) == ""
+    with pytest.raises(ConfigError, match="cannot be read"):
+        config.password(config.BrokerSettings(url="mqtt://b", password_file=str(tmp_path / "none")))

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from _toy import FUNCTIONS, GRAPHS, ByHand, ToyRunner, Values, accuracy, examples, plan_of, trees
+
+from device_agent.evaluate import evaluate
+from device_agent.interpreter import Interpreter, Start
+from edgepfl.errors import GraphFailed, PlanError
+from edgepfl.plan import Entry
+
+W, MODEL = trees(1), trees(2)
+START = Start(down={"w": W}, keep=None, hyper={}, seed=5, round=2)
+
+
+def toy() -> Interpreter:
+    plan = plan_of()
+    return Interpreter(plan, MODEL, ToyRunner(plan))
+
+
+@pytest.mark.parametrize("test_rows", [1, 4, 7, 13])
+@pytest.mark.parametrize("tune_steps", [0, 3])
+def test_every_test_row_counts_once_for_every_model(test_rows: int, tune_steps: int) -> None:
+    data = examples(test=test_rows)
+    by_hand = ByHand.opened(W, MODEL, len(data.train_x), {})
+    by_hand.tuned(data, tune_steps, START.seed)
+    params = FUNCTIONS[Entry.MODELS](by_hand.state)
+    found = evaluate(toy(), START, data, tune_steps)
+    for name in ("personal", "global"):
+        expected = accuracy(params[f"{name}/matrix"], params[f"{name}/bias"], data)
+        assert found.metrics[f"accuracy.{name}"] == pytest.approx(expected, abs=1e-9)
+        logits = data.test_x @ params[f"{name}/matrix"].T + params[f"{name}/bias"]
+        loss = ((logits - np.eye(3)[data.test_y]) ** 2).sum(1).mean()
+        assert found.metrics[f"loss.{name}"] == pytest.approx(loss, rel=1e-5)
+    assert len(found.metrics) == 4
+    np.testing.assert_array_equal(found.personal["matrix"], params["personal/matrix"])
+
+
+def test_tuning_changes_the_personal_model_and_nothing_that_stays() -> None:
+    data, interpreter = examples(), toy()
+    before = interpreter.train(START, data, 2)
+    plain, tuned = evaluate(interpreter, START, data, 0), evaluate(interpreter, START, data, 4)
+    after = interpreter.train(START, data, 2)
+    assert not np.array_equal(plain.personal["matrix"], tuned.personal["matrix"])
+    assert plain.metrics["loss.global"] == tuned.metrics["loss.global"]
+    np.testing.assert_array_equal(before.keep["v"]["matrix"], after.keep["v"]["matrix"])
+
+
+def test_tuning_draws_other_minibatches_than_training() -> None:
+    drawn: dict[Entry, list[bytes]] = {Entry.STEP: [], Entry.TUNE: []}
+
+    def recording(entry: Entry) -> object:
+        def run(v: Values) -> Values:
+            drawn[entry].append(v["batch:x"].tobytes())
+            return FUNCTIONS[entry](v)
+
+        return run
+
+    plan = plan_of()
+    runner = ToyRunner(plan, {**FUNCTIONS, **{entry: recording(entry) for entry in drawn}})  # type: ignore[arg-type]
+    interpreter, data = Interpreter(plan, MODEL, runner), examples(train=40)
+    interpreter.train(START, data, 5)
+    evaluate(interpreter, START, data, 5)
+    assert len(drawn[Entry.STEP]) == len(drawn[Entry.TUNE]) == 5
+    assert not set(drawn[Entry.STEP]) & set(drawn[Entry.TUNE])
+
+
+def test_a_device_without_test_data_still_has_a_model() -> None:
+    found = evaluate(toy(), START, examples(test=0), 2)
+    assert found.metrics == {}
+    assert set(found.personal) == {"bias", "matrix"}
+
+
+def test_a_plan_without_models_cannot_be_evaluated() -> None:
+    plan = plan_of(graphs={entry: graph for entry, graph in GRAPHS.items() if entry is not Entry.MODELS})
+    interpreter = Interpreter(plan, MODEL, ToyRunner(plan))
+    with pytest.raises(PlanError, match="no models"):
+        evaluate(interpreter, START, examples(), 0)
+    assert interpreter.train(START, examples(), 1).steps == 1
+
+
+def test_a_model_that_is_not_finite_is_refused() -> None:
+    start = replace(START, hyper={"alpha_first": 3e38})
+    with np.errstate(over="ignore"), pytest.raises(GraphFailed, match="of model 'personal' is not finite") as caught:
+        evaluate(toy(), start, examples(), 0)
+    assert caught.value.where == "round 2"

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from edgepfl.errors import PlanError
+from edgepfl.plan import (
+    MODEL,
+    BatchPlan,
+    Entry,
+    Plan,
+    Reduce,
+    Role,
+    Shape,
+    Slot,
+    TensorSpec,
+    down,
+    given,
+    keep,
+    noise,
+    resolve,
+    tensors_of,
+    up,
+    work,
+)
+
+SPECS = {"body.weight": TensorSpec((3, 2)), "head.bias": TensorSpec((2,)), "head.weight": TensorSpec((2, 2))}
+HEAD = ("head.bias", "head.weight")
+
+
+def test_each_shape_takes_its_part_of_the_model() -> None:
+    assert tensors_of(Shape.PARAMS, SPECS, HEAD) == SPECS
+    assert tensors_of(Shape.SHARED, SPECS, HEAD).keys() == {"body.weight"}
+    assert tensors_of(Shape.PERSONAL, SPECS, HEAD).keys() == set(HEAD)
+    assert tensors_of(Shape.SHARED, SPECS, HEAD) | tensors_of(Shape.PERSONAL, SPECS, HEAD) == SPECS
+    assert tensors_of(Shape.SCALAR, SPECS, HEAD) == {"": TensorSpec(())}
+    assert tensors_of((4, 5), SPECS, HEAD) == {"": TensorSpec((4, 5))}
+
+
+def test_a_whole_table_resolves() -> None:
+    slots = {
+        "w": down(Shape.SHARED),
+        "zeta": down(addressed=True),
+        "x": work(),
+        "steps": given(),
+        "z": noise(8, 3),
+        "v": keep(first="zeta"),
+        "head": keep(Shape.PERSONAL, first=MODEL),
+        "alpha": keep(Shape.SCALAR, first="alpha_first"),
+        "count": keep(Shape.SCALAR, first=0.0),
+        "delta": up(Reduce.MEAN, Shape.SHARED),
+    }
+    plan = resolve(slots, SPECS, HEAD, hyper={"alpha_first"})
+    assert list(plan) == list(slots)
+    assert {name: slot.role for name, slot in plan.items()} == {name: slot.role for name, slot in slots.items()}
+    assert plan["zeta"].addressed
+    assert not plan["w"].addressed
+    assert plan["z"].tensors[""].shape == (8, 3)
+    assert plan["delta"].reduce is Reduce.MEAN
+    assert plan["head"].tensors.keys() == set(HEAD)
+
+
+BAD_SLOTS: dict[str, tuple[dict[str, Slot], str]] = {
+    "up without a reduction": ({"delta": Slot(Role.UP)}, "needs a reduction"),
+    "keep without a first value": ({"v": Slot(Role.KEEP)}, "needs a first value"),
+    "first names nothing": ({"v": keep(first="w")}, "'w', which is no DOWN slot"),
+    "first names a WORK slot": ({"x": work(), "v": keep(first="x")}, "'x', which is no DOWN slot"),
+    "first names another KEEP slot": ({"u": keep(first=0.0), "v": keep(first="u")}, "'u', which is no DOWN slot"),
+    "first has fewer tensors": ({"w": down(Shape.SHARED), "v": keep(first="w")}, "'w', which has other tensors"),
+    "first has another shape": ({"w": down((3,)), "v": keep((4,), first="w")}, "'w', which has other tensors"),
+    "the model is no scalar": ({"v": keep(Shape.SCALAR, first=MODEL)}, "'model', which has other tensors"),
+}
+
+
+@pytest.mark.parametrize(("slots", "problem"), BAD_SLOTS.values(), ids=BAD_SLOTS.keys())
+def test_a_table_that_contradicts_itself_is_refused(slots: dict[str, Slot], problem: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        resolve(slots, SPECS, HEAD)
+    assert problem in caught.value.what
+    assert caught.value.where in {"slot v", "slot delta"}
+
+
+def test_a_personal_parameter_must_be_the_models() -> None:
+    with pytest.raises(PlanError, match="no parameter 'tail'") as caught:
+        resolve({"h": keep(Shape.PERSONAL, first=MODEL)}, SPECS, ("head.bias", "tail"))
+    assert caught.value.where == "personal"
+
+
+@pytest.mark.parametrize("shape", [(0,), (-1,), (1 << 25,), (1 << 24, 1 << 24), (1,) * 9, (2, 0, 2)])
+def test_a_shape_that_no_model_has_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="shape"):
+        TensorSpec(shape)
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert({"shape": list(shape)}, TensorSpec)
+
+
+def test_only_what_crosses_a_graphs_border_is_a_dtype() -> None:
+    assert (TensorSpec((2, 3)).nbytes, TensorSpec((2, 3), "int64").nbytes, TensorSpec(()).size) == (24, 48, 1)
+    with pytest.raises(ValueError, match="'float64' is not one of float32, int64"):
+        TensorSpec((1,), "float64")
+
+
+@pytest.mark.parametrize("size", [0, -4, (1 << 16) + 1])
+def test_a_minibatch_has_rows_but_not_too_many(size: int) -> None:
+    with pytest.raises(ValueError, match="rows"):
+        BatchPlan(size, TensorSpec((1,)), TensorSpec(()))
+    assert BatchPlan(1 << 16, TensorSpec((1,)), TensorSpec(())).size == 1 << 16
+
+
+def test_a_plan_survives_json_and_finds_slots_by_role() -> None:
+    slots = resolve({"w": down(), "v": keep(first="w"), "delta": up(Reduce.SUM)}, SPECS, ())
+    plan = Plan(
+        "ditto", {"inner_steps": 0}, {"lr": 0.5}, {"weighting": "uniform"}, slots, {},
+        BatchPlan(4, TensorSpec((2,)), TensorSpec((), "int64")), SPECS, ("own", "global"), inner_steps=2, title="mlp",
+    )  # fmt: skip
+    assert msgspec.json.decode(msgspec.json.encode(plan), type=Plan) == plan
+    assert [plan.by_role(role).keys() for role in (Role.DOWN, Role.KEEP, Role.NOISE)] == [{"w"}, {"v"}, set()]
+    assert {entry.value for entry in Entry} >= {"begin", "step", "finish"}

@@ -1,0 +1,80 @@
+"""Messages as bytes, committed once: they must decode for ever, and ``encode`` must still give them.
+
+``python tests/edgepfl/test_wire_golden.py write`` writes the files of new examples; it never touches one that exists.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from edgepfl import wire
+from edgepfl.wire import (
+    KINDS,
+    BlobRef,
+    Cancel,
+    Commit,
+    Failed,
+    Gone,
+    Hello,
+    Member,
+    Message,
+    Need,
+    Progress,
+    Report,
+    RollCall,
+    Task,
+)
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "v1" / "wire"
+SHA, OTHER = "0123456789abcdef" * 4, "fedcba9876543210" * 4
+INLINE = BlobRef(SHA, 5, inline=b"bytes")
+CHUNKED = BlobRef(OTHER, 131_073, chunks=bytes(range(48)))
+LOSSES = {"loss": 0.25, "accuracy.own": 0.875, "loss.global": 1.5}
+
+EXAMPLES: dict[str, Message] = {
+    "hello": Hello("pi-07", 3, ("onnx",), 120, 512, "0.1.0"),
+    "hello-pending": Hello("a" * 36, 1 << 40, ("onnx", "executorch"), 0, 8192, "\u00e9dge", ("watch", 41)),
+    "gone": Gone("pi-07", 3),
+    "report": Report("pi-07", 3, "watch", 41, 1, 120, 10, CHUNKED, LOSSES, {"train": 1.5, "load": 0.0}, SHA),
+    "report-inline": Report("pi-07", 3, "watch", 0, 0, 120, 10, INLINE, {"loss": -0.0}, {}, OTHER),
+    "report-only-evaluated": Report("pi-07", 3, "watch", 2, 0, 120, 0, None, LOSSES, {}, SHA),
+    "failed": Failed("pi-07", 3, "watch", 41, 1, "GraphFailed", "graph step: no such tensor \u2013 export again"),
+    "progress": Progress("pi-07", 3, "watch", 41, 1, 7),
+    "need": Need(OTHER, ((0, 1), (2, 3))),
+    "need-nothing": Need(OTHER, ()),
+    "task": Task(
+        "watch", 41, 1, (Member("pi-07", 40), Member("pi-08", -1)), CHUNKED, INLINE, {"lam": 0.1, "lr": 0.05},
+        10, (1 << 63) - 1, True, 5, False, 60.0, 2.5,  # noqa: FBT003  in the order of the wire
+    ),
+    "task-final": Task("watch", 99, 0, (), CHUNKED, CHUNKED, {}, 0, 0, True, 0, True, 1e9, 0.0),  # noqa: FBT003
+    "commit": Commit("watch", 41, ("pi-07", "pi-08")),
+    "cancel": Cancel("watch", 41, "the round was abandoned"),
+    "rollcall": RollCall(12),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_golden_bytes_are_the_message_and_its_encoding(name: str) -> None:
+    data = (GOLDEN / f"{name}.bin").read_bytes()
+    assert wire.decode(data) == EXAMPLES[name]
+    assert wire.encode(EXAMPLES[name]) == data
+
+
+def test_every_kind_has_golden_bytes_and_no_file_is_idle() -> None:
+    assert {message.KIND for message in EXAMPLES.values()} == KINDS.keys()
+    assert {path.name for path in GOLDEN.iterdir()} == {f"{name}.bin" for name in EXAMPLES}
+
+
+def write() -> list[Path]:
+    """Write the files that do not exist yet."""
+    new = [GOLDEN / f"{name}.bin" for name in EXAMPLES if not (GOLDEN / f"{name}.bin").exists()]
+    for path in new:
+        path.write_bytes(wire.encode(EXAMPLES[path.stem]))
+    return new
+
+
+if __name__ == "__main__" and sys.argv[1:] == ["write"]:
+    write()
