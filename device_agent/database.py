@@ -49,7 +49,7 @@ class Database:
                 self._lock = _lock(path)
                 os.close(os.open(path, os.O_RDWR | os.O_CREAT, _OWNER_ONLY))
                 self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-                _prepare(self._connection)
+                _prepare(self._connection, path)
             self._migrate(application, migrations)
         except BaseException:
             self.close()
@@ -105,14 +105,14 @@ class Database:
                 connection.execute(f"PRAGMA user_version = {newest}")
 
 
-def _prepare(connection: sqlite3.Connection) -> None:
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA secure_delete = ON")  # a dropped personal state leaves the file as well
     connection.execute("PRAGMA journal_size_limit = 4194304")  # bytes
     [verdict] = connection.execute("PRAGMA quick_check(1)").fetchone()
     if verdict != "ok":
-        raise StoreError(f"damaged ({verdict})", remedy=_REMEDIES["SQLITE_CORRUPT"])
+        raise StoreError(f"damaged ({verdict})", where=str(path), remedy=_REMEDIES["SQLITE_CORRUPT"])
 
 
 def _pragma(connection: sqlite3.Connection, name: str) -> int:

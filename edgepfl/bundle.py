@@ -28,6 +28,7 @@ from edgepfl.plan import MODEL, PROTOCOL, Entry, Graph, Plan
 from edgepfl.tree import Tree
 
 MEMBER_LIMIT = 512 << 20  # bytes, unpacked
+PLAN_LIMIT = 4 << 20  # bytes, unpacked: JSON grows tenfold when it is parsed
 TOTAL_LIMIT = 1 << 30  # bytes, unpacked
 MEMBER_COUNT = 64
 _MEMBER = re.compile(
@@ -136,7 +137,7 @@ def _check_members(infos: list[zipfile.ZipInfo], where: str) -> None:
             raise BundleError(f"member {info.filename!r} does not belong in a bundle", where=where)
         if info.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
             raise BundleError(f"member {info.filename} is packed with method {info.compress_type}", where=where)
-        if info.file_size > MEMBER_LIMIT:
+        if info.file_size > (PLAN_LIMIT if info.filename == "plan.json" else MEMBER_LIMIT):
             raise BundleError(f"member {info.filename} unpacks to {info.file_size} bytes", where=where)
     if sum(info.file_size for info in infos) > TOTAL_LIMIT:
         raise BundleError(f"it unpacks to more than {TOTAL_LIMIT} bytes", where=where)

@@ -28,12 +28,12 @@ Progress = Callable[[str, Entry], None]
 """Told what is about to be done ("trace", "onnx", "check") to which graph."""
 
 
-def _onnx(traced: TracedGraph) -> tuple[bytes, Run]:
-    data = onnx.export(traced)
+def _onnx(traced: TracedGraph, model: Model) -> tuple[bytes, Run]:
+    data = onnx.export(traced, model)
     return data, PoisonedOnnx(data, traced.ports).run
 
 
-RUNTIMES: Mapping[str, Callable[[TracedGraph], tuple[bytes, Run]]] = MappingProxyType({"onnx": _onnx})
+RUNTIMES: Mapping[str, Callable[[TracedGraph, Model], tuple[bytes, Run]]] = MappingProxyType({"onnx": _onnx})
 """Runtime to what makes its graph and runs it for the check."""
 
 
@@ -111,7 +111,7 @@ def _exported(
     golden: dict[Entry, bytes] = {}
     for entry, graph in traced.items():
         tell(runtime, entry)
-        graphs[entry], run = RUNTIMES[runtime](graph)
+        graphs[entry], run = RUNTIMES[runtime](graph, binding.model)
         tell("check", entry)
         checked = Checked(entry, graph.ports, functools.partial(reference.run, entry))
         golden[entry] = check(checked, run, Draws(binding, generator(entry)), where=runtime)

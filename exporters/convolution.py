@@ -15,7 +15,7 @@ from edgepfl.errors import ExportError
 from exporters.windows import Axis, gather, scatter
 
 
-def convolution(  # noqa: PLR0917  aten's own signature
+def convolution(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -36,7 +36,7 @@ def convolution(  # noqa: PLR0917  aten's own signature
     return _channels_first(product if bias is None else product + bias, x.shape[0], lengths)
 
 
-def convolution_backward(  # noqa: PLR0917  aten's own signature
+def convolution_backward(
     grad: Tensor,
     x: Tensor,
     weight: Tensor,

@@ -11,7 +11,7 @@ All are arithmetic on :mod:`exporters.windows` here, checked against torch's own
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -28,6 +28,11 @@ def threshold_backward(grad: Tensor, result: Tensor, threshold: float) -> Tensor
     return grad * (result > threshold).to(grad.dtype)
 
 
+def blank(size: Sequence[int], *_: object, **options: Any) -> Tensor:  # noqa: ANN401  aten's own options
+    """Zeros for memory that aten leaves as it is, because it is about to be written: graphs have no such thing."""
+    return torch.zeros(list(size), dtype=options.get("dtype"))
+
+
 Table: TypeAlias = Mapping[torch._ops.OpOverload[..., Any], Callable[..., Any]]  # noqa: SLF001  torch gives the type no public name
 
 OWN: Table = {
@@ -35,6 +40,8 @@ OWN: Table = {
     aten.avg_pool2d_backward.default: avg_pool_backward,
     aten.convolution.default: convolution,
     aten.convolution_backward.default: convolution_backward,
+    aten.empty.memory_format: blank,
+    aten.empty_permuted.default: blank,
     aten.max_pool2d_with_indices.default: max_pool,
     aten.max_pool2d_with_indices_backward.default: max_pool_backward,
     aten.threshold_backward.default: threshold_backward,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, fx
+from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import Argument
 
@@ -52,7 +53,7 @@ def trace(function: EntryFunction, table: Table | None = None) -> TracedGraph:
 
     example = tuple(_example(port) for port in function.inputs)
     try:
-        module = make_fx(flat, decomposition_table=dict(table or complete()))(*example)
+        module = _functional(flat, table or complete(), example)
     except EdgepflError:
         raise
     except Exception as error:  # torch raises whatever its operators raise
@@ -66,6 +67,23 @@ def trace(function: EntryFunction, table: Table | None = None) -> TracedGraph:
     module.recompile()
     ports = Graph(inputs, tuple(port for port, _ in outputs))
     return TracedGraph(function.entry, ports, module, tuple(example[i] for i in kept))
+
+
+def _functional(flat: Callable[..., tuple[Tensor, ...]], table: Table, example: tuple[Tensor, ...]) -> fx.GraphModule:
+    """Trace until nothing is computed in place: what comes after takes equal expressions for equal values.
+
+    The first trace replaces what autograd's formulas do in place, the second what the decompositions do.
+    """
+    for _ in range(3):
+        module: fx.GraphModule = make_fx(functionalize(flat), decomposition_table=dict(table))(*example)
+        if not any(_in_place(node) for node in module.graph.nodes):
+            return module
+        flat = module
+    raise ExportError("it computes in place, and no rewriting ends that")
+
+
+def _in_place(node: fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable  # noqa: SLF001  no public name
 
 
 def _example(port: Port) -> Tensor:

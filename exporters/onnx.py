@@ -14,15 +14,21 @@ import torch
 
 from edgepfl.errors import ExportError
 from edgepfl.plan import Port
+from exporters.blame import module_of
 from exporters.graph import TracedGraph
+from exporters.model import Model
 
-_OPERATOR = re.compile(r"aten[.:]+(\w+)")
+_OPERATOR = re.compile(r"\b(?:aten|prims)[.:]+(\w+)")
 
 
-def export(traced: TracedGraph) -> bytes:
+def export(traced: TracedGraph, model: Model | None = None) -> bytes:
     """The graph as ONNX, its values named after the ports.
 
     Tracing has already decomposed the graph, so nothing that torch's translation gets wrong reaches it.
+
+    Args:
+        traced: the graph.
+        model: what it was traced from; errors then name the module.
 
     Raises:
         ExportError: an operator has no translation.
@@ -32,11 +38,7 @@ def export(traced: TracedGraph) -> bytes:
             program = torch.export.export(traced.module, traced.example)
             exported = torch.onnx.export(program, dynamo=True, verbose=False)
     except Exception as error:  # torch raises whatever its passes raise
-        raise ExportError(
-            f"{_operator(error)} has no translation to ONNX",
-            where=traced.entry,
-            remedy="Replace the layer that needs it, or add a decomposition to exporters/decompositions.py",
-        ) from error
+        raise _untranslated(error, traced, model) from error
     if exported is None:
         raise ExportError("torch.onnx gave no program", where=traced.entry)
     model = exported.model_proto
@@ -60,12 +62,23 @@ def _quiet() -> Iterator[None]:
         logging.disable(level)
 
 
-def _operator(error: BaseException | None) -> str:
+def _untranslated(error: BaseException, traced: TracedGraph, model: Model | None) -> ExportError:
+    operator = _operator(error)
+    if operator is None:
+        return ExportError(f"torch.onnx failed ({error})", where=traced.entry, remedy="Report it with the model")
+    return ExportError(
+        f"operator {operator} has no translation to ONNX",
+        where=(model and module_of(model, operator)) or f"{traced.entry} graph",
+        remedy="Replace the layer that needs it, or add a decomposition to exporters/decompositions.py",
+    )
+
+
+def _operator(error: BaseException | None) -> str | None:
     while error is not None:
         if found := _OPERATOR.search(str(error)):
-            return f"operator aten.{found[1]}"
+            return found[1]
         error = error.__cause__
-    return "an operator"
+    return None
 
 
 def _strip(model: onnx.ModelProto) -> None:

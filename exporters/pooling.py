@@ -17,7 +17,7 @@ from exporters.windows import Axis, gather, scatter
 _ONE = Axis(1)
 
 
-def max_pool(  # noqa: PLR0917  aten's own signature
+def max_pool(
     x: Tensor,
     kernel: Sequence[int],
     stride: Sequence[int] = (),
@@ -37,7 +37,7 @@ def max_pool(  # noqa: PLR0917  aten's own signature
     return whole, torch.zeros_like(whole, dtype=torch.bool)
 
 
-def max_pool_backward(  # noqa: PLR0917  aten's own signature
+def max_pool_backward(
     grad: Tensor,
     x: Tensor,
     kernel: Sequence[int],
@@ -55,7 +55,7 @@ def max_pool_backward(  # noqa: PLR0917  aten's own signature
     return _whole(scatter(shares, axes, flat.shape[1:-1]), x.dim())
 
 
-def avg_pool(  # noqa: PLR0917  aten's own signature
+def avg_pool(
     x: Tensor,
     kernel: Sequence[int],
     stride: Sequence[int] = (),
@@ -71,7 +71,7 @@ def avg_pool(  # noqa: PLR0917  aten's own signature
     return _whole(total / _divisor(axes, divisor_override, count_include_pad=count_include_pad), x.dim())
 
 
-def avg_pool_backward(  # noqa: PLR0917  aten's own signature
+def avg_pool_backward(
     grad: Tensor,
     x: Tensor,
     kernel: Sequence[int],

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from coordinator.config import RunConfig
+from edgepfl import algorithms
 from edgepfl.algorithms import Setting
 from edgepfl.errors import ConfigError
+
+LEARNING_RATE = 0.1
 
 
 def parse_settings(texts: list[str]) -> dict[str, Setting]:
@@ -21,6 +26,19 @@ def parse_settings(texts: list[str]) -> dict[str, Setting]:
         if not (name and equals and value):
             raise ConfigError(f"{text!r} is no setting", where="--set", remedy="Write --set lam=0.1")
         settings[name] = value
+    return settings
+
+
+def settings_for(name: str, given: Mapping[str, Setting]) -> dict[str, Setting]:
+    """The algorithm's hyperparameters: the demo's step sizes, unless told otherwise.
+
+    Raises:
+        ConfigError: there is no such algorithm or hyperparameter.
+    """
+    has = algorithms.hyperparameters(algorithms.load(name))
+    settings: dict[str, Setting] = {key: LEARNING_RATE for key in ("lr", "tune_lr", "alpha_lr") if key in has}
+    settings |= given
+    algorithms.build(name, settings)
     return settings
 
 

@@ -22,7 +22,7 @@ from coordinator.config import RunConfig
 from edgepfl import algorithms
 from edgepfl.algorithms import Setting
 from simulators import alone, report
-from simulators.arguments import convert_config, parse_settings
+from simulators.arguments import LEARNING_RATE, convert_config, parse_settings, settings_for
 from simulators.datasets import DATASETS, FleetData, load
 from simulators.experiment import Kill, accuracy_of, bundle_for, run_on, save
 from simulators.progress import RunProgress
@@ -30,7 +30,6 @@ from simulators.report import DemoResult, Point
 from simulators.stage import Stage, Trained
 
 DISTRIBUTIONS = ("edgepfl", "torch", "onnx", "onnxruntime", "paho-mqtt", "numpy")
-LEARNING_RATE = 0.1
 
 
 class Phases:
@@ -51,7 +50,7 @@ class Phases:
 def main(arguments: list[str]) -> int:
     """Run the demo."""
     words = _parser().parse_args(arguments)
-    settings = _settings(words.algorithm, parse_settings(words.set))
+    settings = settings_for(words.algorithm, parse_settings(words.set))
     kills = tuple(Kill.parse(text) for text in words.kill)
     config = convert_config(
         name="demo",
@@ -167,19 +166,6 @@ def traffic(trained: Trained, rounds: int, agents: int) -> tuple[report.Traffic,
         report.Traffic(down.get(n, 0.0), up.get(n, 0.0), trained.costs[n].bytes_out, trained.costs[n].bytes_in)
         for n in range(1, rounds + 1)
     )
-
-
-def _settings(name: str, given: dict[str, Setting]) -> dict[str, Setting]:
-    """The algorithm's hyperparameters: the demo's step size, unless told otherwise.
-
-    Raises:
-        ConfigError: there is no such algorithm or hyperparameter.
-    """
-    has = algorithms.hyperparameters(algorithms.load(name))
-    settings: dict[str, Setting] = {key: LEARNING_RATE for key in ("lr", "tune_lr", "alpha_lr") if key in has}
-    settings |= given
-    algorithms.build(name, settings)
-    return settings
 
 
 def _parser() -> argparse.ArgumentParser:

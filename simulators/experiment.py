@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from coordinator.config import RunConfig
 from coordinator.journal import Result
 from coordinator.status import RunStatus
@@ -62,6 +64,12 @@ def bundle_for(name: str, settings: Mapping[str, Setting], data: FleetData, seed
     """The bundle of an algorithm on the data set's model; a personal head for algorithms that have one."""
     personal = ("head.*",) if name == "fedper" else ()
     return build(algorithms.build(name, settings), model_for(data, seed, personal=personal))
+
+
+def with_seed(bundle: Bundle, data: FleetData, seed: int) -> Bundle:
+    """The same graphs, with initial parameters that follow from another seed."""
+    parameters = model_for(data, seed).parameters.map(lambda tensor: tensor.detach().numpy().copy())
+    return msgspec.structs.replace(bundle, model=parameters)
 
 
 def save(bundle: Bundle, folder: Path) -> Path:

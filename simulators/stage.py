@@ -59,7 +59,7 @@ class Stage:
 
     def __init__(self, devices: Mapping[str, Examples], folder: Path, *, broker: str = "", threads: int = 2) -> None:
         self._devices = dict(devices)
-        self._folder = folder
+        self.folder = folder
         self._stack = ExitStack()
         self._given = broker
         self._threads = threads
@@ -86,7 +86,7 @@ class Stage:
     def fleet(self) -> AgentFleet:
         """The agents of all devices but the first, to be entered in the event loop."""
         others = dict(list(self._devices.items())[1:])
-        return AgentFleet(self._url, FLEET, others, self._folder / "fleet", threads=self._threads)
+        return AgentFleet(self._url, FLEET, others, self.folder / "fleet", threads=self._threads)
 
     async def train(
         self, fleet: AgentFleet, bundle: Path, config: RunConfig, see: Callable[[RunStatus], None]
@@ -147,17 +147,17 @@ class Stage:
     def _write_settings(self) -> None:
         name, examples = next(iter(self._devices.items()))
         np.savez(
-            self._folder / "agent.npz",
+            self.folder / "agent.npz",
             train_x=examples.train_x,
             train_y=examples.train_y,
             test_x=examples.test_x,
             test_y=examples.test_y,
         )
         broker = f'[broker]\nurl = "{self._url}"\n'
-        (self._folder / "coordinator.toml").write_text(
+        (self.folder / "coordinator.toml").write_text(
             f'fleet = "{FLEET}"\nstate = "coordinator"\n{broker}', encoding="utf-8"
         )
-        (self._folder / "agent.toml").write_text(
+        (self.folder / "agent.toml").write_text(
             f'device = "{name}"\nfleet = "{FLEET}"\nstate = "agent"\n{broker}[data]\nsource = "agent.npz"\n',
             encoding="utf-8",
         )

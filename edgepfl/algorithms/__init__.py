@@ -23,6 +23,7 @@ __all__ = [
     "Cohort",
     "Minibatch",
     "Scalar",
+    "Setting",
     "build",
     "has",
     "hyperparameters",

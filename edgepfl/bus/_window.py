@@ -21,6 +21,7 @@ BLOB_LIMIT = wire.BINARY_LIMIT // DIGEST * CHUNK  # bytes: more digests than thi
 PATIENCE = 1.0  # seconds without a chunk before the same ones are asked for again
 MOST_PATIENCE = 10.0  # seconds
 QUIET = 0.150  # seconds in which a chunk is not sent twice
+SETTLE = 0.025  # seconds without a chunk before more are asked for: what others asked for may be arriving
 
 
 def chunk_count(size: int) -> int:
@@ -85,8 +86,8 @@ class Fetch:
     @property
     def due(self) -> float:
         """When :meth:`ask` has something to say."""
-        roomy = self.asked.bit_count() <= WINDOW // 2
-        return self.moved if roomy and self.missing & ~self.asked else self.moved + self.patience
+        roomy = self.asked.bit_count() <= WINDOW // 2 and self.missing & ~self.asked
+        return self.moved + (SETTLE if roomy else self.patience)
 
     def stalled(self, now: float) -> bool:
         """Whether what was asked for counts as lost."""
@@ -104,7 +105,7 @@ class Fetch:
     def ask(self, now: float) -> tuple[Fetch, Need | None]:
         """Ask for the lowest missing chunks until a window of them is under way, or for nothing.
 
-        The window is refilled when half of it has come.
+        The window is refilled when half of it has come, and nothing more is coming just now.
         """
         fetch = self.lapse(now)
         more = _lowest(fetch.missing & ~fetch.asked, WINDOW - fetch.asked.bit_count())
@@ -134,8 +135,8 @@ class Fetch:
         )
 
     def forget(self, now: float) -> Fetch:
-        """The state after a connection was lost: nothing is under way."""
-        return replace(self, asked=0, moved=now, patience=PATIENCE)
+        """The state at the start and after a connection was lost: nothing is under way, so ask at once."""
+        return replace(self, asked=0, moved=now - SETTLE, patience=PATIENCE)
 
 
 @dataclass(frozen=True)

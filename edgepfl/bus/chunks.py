@@ -90,7 +90,7 @@ class Receiver:
             if self._fetches[sha16].ref != ref:
                 raise TransferError("another reference has the same first 16 digits", where=f"blob {sha16}")
             return False
-        fetch = Fetch(ref, have=self._verified(ref), moved=now)
+        fetch = Fetch(ref, have=self._verified(ref)).forget(now)
         self._fetches[sha16] = fetch
         return not fetch.missing and self._finish(fetch)
 

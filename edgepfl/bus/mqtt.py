@@ -1,6 +1,6 @@
 """The bus over MQTT 5: keeps one connection up, whatever happens.
 
-Many buses share one event loop (and its one epoll): no threads, about ten kilobytes each.  Every connection begins
+Many buses share one event loop (and its one epoll): no threads, about 25 KB each.  Every connection begins
 clean and subscribes anew; what the broker may remember is never trusted.
 """
 
@@ -166,7 +166,7 @@ class MqttBus:
             return Lost(str(error), hopeless=isinstance(error, ssl.SSLCertVerificationError))
         except Exception as error:  # noqa: BLE001  whatever it is, the bus goes on trying
             return Lost(f"error while connecting ({error!r})")
-        if link.lost.done():
+        if not link.ready.done():
             return link.lost.result()
         link.subscribe([each for each in self._filters if each not in filters])  # added meanwhile
         return None

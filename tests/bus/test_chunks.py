@@ -91,14 +91,16 @@ def test_the_window_is_refilled_when_half_of_it_has_come() -> None:
     assert asked(need) == list(range(WINDOW))
     for index in range(WINDOW // 2 - 1):
         fetch = fetch.took(index, 5.0)
-        assert fetch.ask(5.0)[1] is None
-    fetch, need = fetch.took(20, 5.0).took(7, 5.0).ask(5.0)  # 20 came for somebody else
+        assert fetch.ask(5.9)[1] is None
+    fetch = fetch.took(20, 5.1).took(7, 5.2)  # 20 came for somebody else
+    assert fetch.ask(5.2)[1] is None  # and more may be coming
+    fetch, need = fetch.ask(5.3)
     assert asked(need) == [16, 17, 18, 19, 21, 22, 23, 24]
     assert fetch.asked.bit_count() == WINDOW
 
 
 def test_what_does_not_come_is_asked_for_again_ever_more_rarely() -> None:
-    fetch, need = Fetch(reference(blob(2 * CHUNK))).ask(0.0)
+    fetch, need = Fetch(reference(blob(2 * CHUNK))).forget(0.0).ask(0.0)
     waits = []
     for _ in range(6):
         assert fetch.ask(fetch.due - 0.001)[1] is None
@@ -112,8 +114,8 @@ def test_what_does_not_come_is_asked_for_again_ever_more_rarely() -> None:
 
 
 def test_on_a_slow_link_the_patience_follows_the_pace() -> None:
-    fetch, _ = Fetch(reference(blob(20 * CHUNK))).ask(0.0)
-    fetch = fetch.took(0, 0.9).took(1, 3.4)
+    fetch, _ = Fetch(reference(blob(20 * CHUNK))).forget(0.0).ask(0.0)
+    fetch = fetch.took(0, 0.9).took(1, 3.4)  # seconds for each chunk
     assert fetch.patience == pytest.approx(7.5)
     assert fetch.ask(3.4 + 7.4)[1] is None
     assert fetch.forget(4.0).ask(4.0)[1] == Need(fetch.ref.sha256, ((2, 18),))
@@ -207,6 +209,7 @@ def test_a_fetch_resumes_from_what_lies_on_the_disk(tmp_path: Path) -> None:
     again = Receiver(BlobStore(tmp_path))
     assert not again.want(ref, 0.0)
     assert asked(again.due(0.0)[0]) == [1, *range(3, 18)]
+    assert again.next_due == PATIENCE
     missing = [1, *range(3, 19)]
     results = [again.chunk(ref.sha256[:16], k, data[k * CHUNK : (k + 1) * CHUNK], 0.0) for k in missing]
     assert results == [None] * 16 + [ref.sha256]
@@ -258,6 +261,7 @@ def test_blobs_take_turns_and_a_silent_sender_does_not_block_the_others(tmp_path
     assert receiver.next_due == PATIENCE
     assert [need.sha256 for need in receiver.due(PATIENCE)] == [refs[2].sha256, refs[0].sha256]
     receiver.cancel(refs[0].sha256)
+    assert receiver.next_due is not None
     assert [need.sha256 for need in receiver.due(PATIENCE)] == [refs[1].sha256]
     assert receiver.wanted == {refs[1].sha256, refs[2].sha256}
     receiver.ask_again(PATIENCE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from onnx import TensorProto, helper
+from onnx import NodeProto, TensorProto, ValueInfoProto, helper
 
 from edgepfl.bundle import Bundle
 from edgepfl.plan import (
@@ -102,12 +102,12 @@ def onnx_bytes(entry: Entry) -> bytes:
     return data
 
 
-def _node(kind: str, inputs: list[str], outputs: list[str]) -> object:
+def _node(kind: str, inputs: list[str], outputs: list[str]) -> NodeProto:
     extra = {"keepdims": 0} if kind.startswith("Reduce") else {"to": _FLOAT} if kind == "Cast" else {}
     return helper.make_node(kind, inputs, outputs, **extra)
 
 
-def _info(port: Port) -> object:
+def _info(port: Port) -> ValueInfoProto:
     kind = _INT if port.spec.dtype == "int64" else _FLOAT
     return helper.make_tensor_value_info(port.name, kind, list(port.spec.shape))
 

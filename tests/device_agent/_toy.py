@@ -53,6 +53,13 @@ INNER_STEPS = 2
 Values = dict[str, Array]
 """Port name to tensor: "slot/tensor", "hyper:lr", "batch:x", "model/tensor"."""
 
+Functions = Mapping[Entry, Callable[[Values], Values]]
+
+
+def number(value: float) -> Array:
+    """A tensor without dimensions."""
+    return np.asarray(value, np.float32)
+
 
 def _grad(v: Values, slot: str) -> dict[str, Array]:
     x, y, weight = v["batch:x"], v["batch:y"], v["batch:weight"]
@@ -111,7 +118,7 @@ def evaluate(v: Values) -> Values:
     }
 
 
-FUNCTIONS: dict[Entry, Callable[[Values], Values]] = {
+FUNCTIONS: Functions = {
     Entry.BEGIN: begin,
     Entry.INNER: inner,
     Entry.STEP: step,
@@ -198,7 +205,7 @@ class ToyRunner:
     """Runs the toy's functions, and checks that it is fed exactly the graph's inputs."""
 
     plan: Plan
-    functions: Mapping[Entry, Callable[[Values], Values]] = field(default_factory=lambda: FUNCTIONS)
+    functions: Functions = field(default_factory=lambda: FUNCTIONS)
 
     def run(self, entry: Entry, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
         ports = {port.name: port.spec for port in self.plan.graphs[entry].inputs}
@@ -236,11 +243,11 @@ class ByHand:
 
     @classmethod
     def opened(cls, w: Tree, model: Tree, rows: int, hyper: Mapping[str, float]) -> ByHand:
-        state: Values = {f"hyper:{name}": np.float32(value) for name, value in {**HYPER, **hyper}.items()}
+        state: Values = {f"hyper:{name}": number(value) for name, value in {**HYPER, **hyper}.items()}
         state |= {f"w/{name}": w[name] for name in w} | {f"v/{name}": w[name] for name in w}
         state |= {f"u/{name}": model[name] for name in model}
-        state |= {"alpha/": state["hyper:alpha_first"], "count/": np.float32(2.5)}
-        state |= {"examples/": np.float32(rows), "steps/": np.float32(0)}
+        state |= {"alpha/": state["hyper:alpha_first"], "count/": number(2.5)}
+        state |= {"examples/": number(rows), "steps/": number(0)}
         return cls(state | begin(state))
 
     def batches(self, data: Examples, steps: int, seed: int) -> None:
@@ -250,7 +257,7 @@ class ByHand:
             for _ in range(INNER_STEPS):
                 self.state |= inner(self.state)
             self.state |= step(self.state)
-            self.state["steps/"] = np.float32(done + 1)
+            self.state["steps/"] = number(done + 1)
 
     def tuned(self, data: Examples, steps: int, seed: int) -> None:
         """Steps of personalisation."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -51,7 +52,7 @@ def test_tuning_changes_the_personal_model_and_nothing_that_stays() -> None:
 def test_tuning_draws_other_minibatches_than_training() -> None:
     drawn: dict[Entry, list[bytes]] = {Entry.STEP: [], Entry.TUNE: []}
 
-    def recording(entry: Entry) -> object:
+    def recording(entry: Entry) -> Callable[[Values], Values]:
         def run(v: Values) -> Values:
             drawn[entry].append(v["batch:x"].tobytes())
             return FUNCTIONS[entry](v)
@@ -59,7 +60,7 @@ def test_tuning_draws_other_minibatches_than_training() -> None:
         return run
 
     plan = plan_of()
-    runner = ToyRunner(plan, {**FUNCTIONS, **{entry: recording(entry) for entry in drawn}})  # type: ignore[arg-type]
+    runner = ToyRunner(plan, {**FUNCTIONS, **{entry: recording(entry) for entry in drawn}})
     interpreter, data = Interpreter(plan, MODEL, runner), examples(train=40)
     interpreter.train(START, data, 5)
     evaluate(interpreter, START, data, 5)

@@ -26,14 +26,11 @@ def settled(store: Store, round_: int) -> None:
     store.close_round(RUN, round_, accepted=True)
 
 
-def crashed(store: Store, path: Path, to: Path) -> Store:
+def copy_files(path: Path, to: Path) -> None:
     """What a power cut at this instant leaves: the files as they are, nothing closed."""
     to.mkdir()
     for name in (path.name, f"{path.name}-wal"):
-        if (path.parent / name).exists():
-            shutil.copyfile(path.parent / name, to / name)
-    assert store.identity() >= 0  # the first one is open all the while
-    return Store(to / path.name)
+        shutil.copyfile(path.parent / name, to / name)
 
 
 def test_a_new_store_knows_nothing(tmp_path: Path) -> None:
@@ -87,21 +84,23 @@ def test_a_tasks_word_does_what_the_table_says_once_and_again(
 
 
 @pytest.mark.parametrize(
-    ("round_", "accepted", "after", "waits"),
-    [(6, True, 6, False), (6, False, 4, False), (5, False, 4, True), (7, True, 4, True), (4, False, 4, True)],
+    ("word", "after", "waits"),
+    [
+        ((6, True), 6, False),
+        ((6, False), 4, False),
+        ((5, False), 4, True),
+        ((7, True), 4, True),
+        ((4, False), 4, True),
+    ],
 )
 def test_a_commit_speaks_of_its_own_round_only(
-    tmp_path: Path,
-    round_: int,
-    accepted: bool,
-    after: int,
-    waits: bool,  # noqa: FBT001  columns of the table
+    tmp_path: Path, word: tuple[int, bool], after: int, waits: object
 ) -> None:
     with Store(tmp_path / "a.db") as store:
         settled(store, S)
         pending(store, *P)
         for _ in range(2):
-            store.close_round(RUN, round_, accepted=accepted)
+            store.close_round(RUN, word[0], accepted=word[1])
             assert store.keep(RUN).round == after
             assert bool(store.outbox()) is waits
 
@@ -109,6 +108,8 @@ def test_a_commit_speaks_of_its_own_round_only(
 def test_what_comes_too_late_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     with Store(tmp_path / "a.db") as store:
         settled(store, 4)
+        with pytest.raises(StoreError, match="comes after settled round 4"):
+            pending(store, 4, 5)
         pending(store, 6, 1)
         for round_, attempt in ((4, 5), (0, 0), (6, 0), (5, 9)):
             with pytest.raises(StoreError, match="comes after") as caught:
@@ -179,20 +180,30 @@ def test_threads_share_a_store(tmp_path: Path) -> None:
 
 
 def test_a_crash_inside_a_transaction_leaves_the_state_before_it(tmp_path: Path) -> None:
-    path = tmp_path / "a.db"
-    with Store(path) as store:
+    with Store(tmp_path / "a.db") as store:
         settled(store, 0)
         pending(store, 1)
-        with pytest.raises(RuntimeError, match="cut"), store._database.transaction() as database:
+        with store._database.transaction() as database:
             stores._promote(database, RUN)
-            for name in ("a.db", "a.db-wal"):
-                (tmp_path / "cut").mkdir(exist_ok=True)
-                shutil.copyfile(tmp_path / name, tmp_path / "cut" / name)
-            raise RuntimeError("power cut")
+            copy_files(tmp_path / "a.db", tmp_path / "cut")
         with Store(tmp_path / "cut" / "a.db") as after:
-            for found in (store, after):
-                assert found.keep(RUN) == Kept(0, b"keep 0.0")
-                assert [out.round for out in found.outbox()] == [1]
+            assert after.keep(RUN) == Kept(0, b"keep 0.0")
+            assert [out.round for out in after.outbox()] == [1]
+        assert store.keep(RUN) == Kept(1, b"keep 1.0")
+
+
+def test_a_failure_inside_a_transaction_undoes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object) -> None:
+        raise RuntimeError("bug")
+
+    with Store(tmp_path / "a.db") as store:
+        pending(store, 0)
+        with monkeypatch.context() as patch:
+            patch.setattr(stores, "_drop", failing)
+            with pytest.raises(RuntimeError, match="bug"):
+                store.settle(RUN, 0, 1, 0)
+        assert (store.keep(RUN), len(store.outbox())) == (Kept(-1, None), 1)
+        assert store.settle(RUN, 0, 1, 0).settled == 0
 
 
 def test_any_length_of_the_log_leaves_a_state_that_was(tmp_path: Path) -> None:
@@ -204,7 +215,7 @@ def test_any_length_of_the_log_leaves_a_state_that_was(tmp_path: Path) -> None:
         log = (tmp_path / "a.db-wal").read_bytes()
         whole = path.read_bytes()
     states = set()
-    for index, cut in enumerate(range(0, len(log) + 1, 1024)):
+    for index, cut in enumerate([*range(0, len(log), 1024), len(log)]):
         folder = tmp_path / f"cut-{index}"
         folder.mkdir()
         (folder / "a.db").write_bytes(whole)
@@ -280,7 +291,7 @@ def test_files_that_are_not_ours_are_refused_and_left_alone(tmp_path: Path) -> N
         ("newer", "schema is version 99"),
         ("other", "of another program"),
         ("text", "not a database"),
-        ("folder", ""),
+        ("folder", "directory"),
     ):
         with pytest.raises(StoreError, match=says) as caught:
             Store(tmp_path / f"{name}.db")
@@ -311,10 +322,11 @@ def test_a_closed_store_says_so(tmp_path: Path) -> None:
         assert again.keep(RUN).round == -1
 
 
-def test_a_copy_of_the_files_is_a_store(tmp_path: Path) -> None:
+def test_a_copy_of_the_open_files_is_a_store(tmp_path: Path) -> None:
     with Store(tmp_path / "a.db") as store:
         settled(store, 3)
-        with crashed(store, tmp_path / "a.db", tmp_path / "copy") as copy:
+        copy_files(tmp_path / "a.db", tmp_path / "copy")
+        with Store(tmp_path / "copy" / "a.db") as copy:
             assert copy.keep(RUN) == store.keep(RUN) == Kept(3, b"keep 3.0")
             assert copy.identity() == store.identity()
 

@@ -1,0 +1,124 @@
+"""``edgepfl compare``: several algorithms on the same fleet, at equal local work, and one table."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from coordinator.config import RunConfig
+from edgepfl import algorithms
+from edgepfl.bundle import Bundle
+from simulators import alone
+from simulators.arguments import convert_config, parse_settings, settings_for
+from simulators.datasets import DATASETS, FleetData, load
+from simulators.experiment import accuracy_of, bundle_for, run_on, save, with_seed
+from simulators.fleet import AgentFleet
+from simulators.progress import RunProgress
+from simulators.report import Summary, comparison_markdown, comparison_text, summary
+from simulators.stage import Stage, Trained
+
+LOCAL_ONLY = "local only"
+DEFAULT = "fedavg,fedprox,ditto,apfl,fedper"
+
+Found = dict[str, list[Summary]]
+"""Method to its summaries, one for each seed."""
+
+
+def main(arguments: list[str]) -> int:
+    """Run the comparison."""
+    words = _parser().parse_args(arguments)
+    data = load(words.data, devices=words.devices)
+    names = words.algorithms.split(",")
+    given = parse_settings(words.set)
+    bundles = {name: _bundle(name, given, data) for name in dict.fromkeys(["fedavg", *names])}
+    with tempfile.TemporaryDirectory(prefix="edgepfl-compare-") as folder:
+        stage = Stage(data.devices, Path(folder), broker=words.broker, threads=os.cpu_count() or 1)
+        with stage:
+            found = asyncio.run(_compare(words, stage, data, bundles, names))
+    print(comparison_text(found))
+    if words.markdown is not None:
+        words.markdown.write_text(comparison_markdown(found) + "\n", encoding="utf-8")
+    if words.json is not None:
+        rows = {method: [asdict(each) for each in summaries] for method, summaries in found.items()}
+        words.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+    return 0
+
+
+async def _compare(
+    words: argparse.Namespace, stage: Stage, data: FleetData, bundles: Mapping[str, Bundle], names: list[str]
+) -> Found:
+    found: Found = {}
+    async with stage.fleet() as fleet:
+        for seed in range(words.seed, words.seed + words.seeds):
+            config = convert_config(
+                name="compare",
+                rounds=words.rounds,
+                steps=words.steps,
+                goal=words.devices,
+                minimum=words.devices,
+                seed=seed,
+                evaluate_every=0,
+            )
+            start = with_seed(bundles["fedavg"], data, seed)
+            local = await asyncio.to_thread(alone.accuracies, start, data.devices, config, start.plan.hyper)
+            _add(found, LOCAL_ONLY, local)
+            print(f"seed {seed}, {LOCAL_ONLY}: {found[LOCAL_ONLY][-1]}", file=sys.stderr, flush=True)
+            for name in names:
+                await _add_run(found, name, seed, stage, fleet, with_seed(bundles[name], data, seed), config)
+    return found
+
+
+async def _add_run(
+    found: Found, name: str, seed: int, stage: Stage, fleet: AgentFleet, bundle: Bundle, config: RunConfig
+) -> None:
+    file = await asyncio.to_thread(save, bundle, stage.folder)
+    with RunProgress(f"{name}, seed {seed}", config.rounds) as progress:
+        trained = await run_on(stage, fleet, file, config, progress.see)
+    for method, accuracy in _methods(name, trained, config.rounds + 1).items():
+        _add(found, method, accuracy)
+
+
+def _methods(name: str, trained: Trained, last: int) -> dict[str, dict[str, float]]:
+    """The rows of one run: FedAvg has two, its global model and that model fine-tuned on each device."""
+    personal = accuracy_of("personal", trained.results, last)
+    if name != "fedavg":
+        return {name: personal}
+    return {"fedavg, global": accuracy_of("global", trained.results, last), "fedavg, fine-tuned": personal}
+
+
+def _add(found: Found, method: str, accuracy: Mapping[str, float]) -> None:
+    found.setdefault(method, []).append(summary(accuracy.values()))
+
+
+def _bundle(name: str, given: Mapping[str, algorithms.Setting], data: FleetData) -> Bundle:
+    """The algorithm's bundle; a ``--set`` that only other algorithms have is theirs."""
+    print(f"export {name} ...", file=sys.stderr, flush=True)
+    has = algorithms.hyperparameters(algorithms.load(name))
+    return bundle_for(name, settings_for(name, {key: value for key, value in given.items() if key in has}), data, 0)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="edgepfl compare",
+        description="Train the same fleet of real agents with several algorithms, at equal local work, and print one "
+        "table: mean, worst decile and best accuracy over the devices, with its spread over the seeds.",
+    )
+    parser.add_argument("--algorithms", default=DEFAULT, metavar="NAMES", help=f"comma-separated (default: {DEFAULT})")
+    parser.add_argument("--data", default="watch", help=f"one of {', '.join(DATASETS)} (default: watch)")
+    parser.add_argument("--devices", type=int, default=20, help="agents, at least 2 (default: 20)")
+    parser.add_argument("--rounds", type=int, default=60, help="training rounds (default: 60)")
+    parser.add_argument("--steps", type=int, default=10, help="minibatch steps a round and device (default: 10)")
+    parser.add_argument("--seed", type=int, default=0, help="the first seed (default: 0)")
+    parser.add_argument("--seeds", type=int, default=3, help="how many seeds (default: 3)")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a hyperparameter (lam=0.1)")
+    parser.add_argument("--broker", default="", metavar="URL", help="a broker to use; else a private one is started")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table for a program")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table for a document")
+    return parser
