@@ -6,7 +6,7 @@ does not depend on, and forms the parameters of each model (``models``).  All ch
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,7 +37,13 @@ class Evaluation:
     personal: Tree
 
 
-def evaluate(interpreter: Interpreter, start: Start, examples: Examples, tune_steps: int) -> Evaluation:
+def evaluate(
+    interpreter: Interpreter,
+    start: Start,
+    examples: Examples,
+    tune_steps: int,
+    on_batch: Callable[[], None] = lambda: None,
+) -> Evaluation:
     """Begin, tune, and evaluate each model on the test data.
 
     Args:
@@ -45,6 +51,7 @@ def evaluate(interpreter: Interpreter, start: Start, examples: Examples, tune_st
         start: what the device has; unchanged.
         examples: its data, already fit to the plan.
         tune_steps: minibatch steps of ``tune``, where the plan has it.
+        on_batch: called after each minibatch; may raise :class:`~device_agent.interpreter.Stopped`.
 
     Raises:
         PlanError, GraphFailed: as :meth:`Interpreter.train`; also a plan without models to evaluate.
@@ -56,12 +63,13 @@ def evaluate(interpreter: Interpreter, start: Start, examples: Examples, tune_st
     if interpreter.has(Entry.TUNE):
         for _ in interpreter.loop(memory, examples, tune_steps, derive(start.seed, "tune")):
             interpreter.call(Entry.TUNE, memory)
+            on_batch()
     interpreter.call(Entry.MODELS, memory)
     models = {name: _model(interpreter, memory, name, start.round) for name in plan.models}
     metrics: dict[str, float] = {}
     if len(examples.test_x):
         for name, model in models.items():
-            sums = _sums(interpreter, memory, model, examples, start.round)
+            sums = _sums(interpreter, memory, model, examples, start.round, on_batch)
             metrics[f"accuracy.{name}"] = sums["correct"] / sums["weight"]
             metrics[f"loss.{name}"] = sums["loss"] / sums["weight"]
     return Evaluation(metrics, models[plan.models[0]])
@@ -78,7 +86,14 @@ def _model(interpreter: Interpreter, memory: Memory, name: str, round_: int) -> 
     return model
 
 
-def _sums(interpreter: Interpreter, memory: Memory, model: Tree, examples: Examples, round_: int) -> dict[str, float]:
+def _sums(
+    interpreter: Interpreter,
+    memory: Memory,
+    model: Tree,
+    examples: Examples,
+    round_: int,
+    on_batch: Callable[[], None],
+) -> dict[str, float]:
     """The evaluation graph's sums of loss, correct and weight over the test data."""
     memory |= {(_MODEL, "", tensor): array for tensor, array in model.items()}
     sums = dict.fromkeys(_SUMS, 0.0)
@@ -87,4 +102,5 @@ def _sums(interpreter: Interpreter, memory: Memory, model: Tree, examples: Examp
         interpreter.call(Entry.EVALUATE, memory)
         values = interpreter.metrics(Entry.EVALUATE, memory, round_)
         sums = {name: total + values[name] for name, total in sums.items()}
+        on_batch()
     return sums

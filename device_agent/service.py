@@ -2,6 +2,9 @@
 
 Everything here runs in one event loop; only a task's work runs in a thread, so a long step never looks like a dead
 device.  Thousands of services can share a loop, a workshop and a pool of threads.
+
+A power cut may come between any two lines.  A result becomes real in one transaction of the store: before it nothing
+has happened and the task is done again from the same state, after it the report is sent again until it is answered.
 """
 
 from __future__ import annotations
@@ -10,8 +13,8 @@ import asyncio
 import hashlib
 import logging
 import os
-import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -21,19 +24,20 @@ import edgepfl
 from device_agent import session
 from device_agent.data import Examples
 from device_agent.interpreter import Stopped
-from device_agent.session import Effect, Session, TaskId, task_id
+from device_agent.session import Effect, Session, Standing, TaskId, task_id
 from device_agent.store import Store
-from device_agent.work import Materials, Product, Workshop
+from device_agent.work import Job, Materials, Product, Workshop
 from edgepfl import wire
 from edgepfl.bus import Arrived, Bus, Connected, Disconnected, Will
 from edgepfl.bus.blobs import BlobStore
 from edgepfl.bus.chunks import Receiver, Sender
-from edgepfl.errors import EdgepflError, TransferError, WireError
+from edgepfl.errors import EdgepflError, StoreError, TransferError, WireError
 from edgepfl.topics import Chunk, FromDevice, ToAll, ToDevice, Topics
 from edgepfl.wire import BlobRef, Cancel, Commit, Failed, Gone, Hello, Need, Progress, Report, RollCall, Task
 
 log = logging.getLogger(__name__)
 _MIB = 1 << 20
+_AGAIN = 1.0  # seconds until a message is tried again that the bus had no room for
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,6 @@ class Place:
         Raises:
             StoreError: another agent uses it, or it cannot be used at all.
         """
-        state.mkdir(parents=True, exist_ok=True)
         return cls(Store(state / "store.db"), BlobStore(state / "fetched"), BlobStore(state / "offered"))
 
 
@@ -105,11 +108,17 @@ class AgentService:
         self._clock = clock
         self._receiver = Receiver(place.fetched)
         self._sender = Sender(place.offered)
-        self._stop: dict[TaskId, threading.Event] = {}
-        self._steps_done = 0
-        self._at_work: set[asyncio.Task[None]] = set()
+        self._job: Job | None = None  # the current task's
+        self._jobs: dict[asyncio.Task[None], Job] = {}  # also those that are about to stop
+        self._events: deque[session.Event] = deque()
+        self._feeding = False
+        self._connected = False
+        self._owed: dict[type[Effect], Effect] = {}  # what the bus did not take
+        self._pay_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._state = Session(device, done=self._waiting_report())
+        self._broken: asyncio.Future[None]
+        runs = {run: Standing(*here) for run, here in place.store.standings().items()}
+        self._state = Session(device, runs)
 
     @property
     def state(self) -> Session:
@@ -123,34 +132,52 @@ class AgentService:
             BusError: the bus can never work with its settings.
             StoreError: the device's storage failed: nothing may be promised any more.
         """
+        loop = asyncio.get_running_loop()
+        self._broken = loop.create_future()
         for topic_filter in self._topics.for_device(self._state.device):
             self._bus.subscribe(topic_filter)
-        await self._bus.start()
+        receiving = loop.create_task(self._receive(), name=f"{self._state.device} receives")
         try:
-            while True:
-                self._take(await self._bus.receive())
+            await asyncio.wait({receiving, self._broken}, return_when=asyncio.FIRST_COMPLETED)
+            (self._broken if self._broken.done() else receiving).result()
         finally:
+            receiving.cancel()
+            await asyncio.wait({receiving})
             await self._close()
 
+    async def _receive(self) -> None:
+        await self._bus.start()
+        while True:
+            self._take(await self._bus.receive())
+
     async def _close(self) -> None:
-        for stop in self._stop.values():
-            stop.set()
-        if self._at_work:
-            await asyncio.wait(self._at_work)
         if self._timer is not None:
             self._timer.cancel()
+        self._job = None  # what is finished from now on is not kept: it will be done again, with the same result
+        for job in self._jobs.values():
+            job.stop.set()
+        if self._jobs:
+            await asyncio.wait(self._jobs)
         self._send(Gone(self._state.device, self._number))
         await self._bus.stop()
+
+    def _break(self, error: BaseException) -> None:
+        """End the service with a fault that no task of the coordinator's explains."""
+        if not self._broken.done():
+            self._broken.set_exception(error)
 
     # What comes in.
 
     def _take(self, event: Arrived | Connected | Disconnected) -> None:
         match event:
             case Connected():
+                self._connected = True
                 self._receiver.ask_again(self._clock())
                 self._feed(session.Connected())
+                self._pay()
                 self._pump()
             case Disconnected(reason):
+                self._connected = False
                 log.info("%s: disconnected (%s)", self._state.device, reason)
             case Arrived(topic, payload):
                 self._arrived(topic, payload)
@@ -177,7 +204,12 @@ class AgentService:
                 log.warning("%s: a %s is nothing for a device", self._state.device, message.KIND)
 
     def _chunk(self, sha16: str, index: int, data: bytes) -> None:
-        complete = self._receiver.chunk(sha16, index, data, self._clock())
+        try:
+            complete = self._receiver.chunk(sha16, index, data, self._clock())
+        except (TransferError, StoreError) as error:
+            self._bus.unsubscribe(self._topics.chunks_of(sha16))
+            self._unfetchable(error)
+            return
         self._pump()
         if complete is not None:
             self._bus.unsubscribe(self._topics.chunks_of(sha16))
@@ -186,17 +218,27 @@ class AgentService:
     # What the machine wants.
 
     def _feed(self, event: session.Event) -> None:
-        self._state, effects = session.advance(self._state, event)
-        for effect in effects:
-            self._carry_out(effect)
+        """Let the machine have an event; one that comes of carrying out effects waits until all of them are done."""
+        self._events.append(event)
+        if self._feeding:
+            return
+        self._feeding = True
+        try:
+            while self._events:
+                self._state, effects = session.advance(self._state, self._events.popleft())
+                for effect in effects:
+                    self._carry_out(effect)
+        finally:
+            self._feeding = False
+            self._events.clear()
         self._schedule()
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
             case session.SayHello(pending):
-                self._hello(pending)
+                self._try(effect, self._hello(pending))
             case session.SendReports():
-                self._send_reports()
+                self._try(effect, self._reports())
             case session.Fetch(ref):
                 self._fetch(ref)
             case session.Work(task):
@@ -209,14 +251,30 @@ class AgentService:
                 self._place.store.close_round(task.run, task.round, accepted=accepted)
                 self._forget_offers()
             case session.SendProgress(task):
-                self._progress(task)
+                steps = self._job.steps if self._job is not None else 0
+                self._send(Progress(self._state.device, self._number, task.run, task.round, task.attempt, steps))
             case session.SendFailed(task, code, detail):
-                self._send(
-                    Failed(self._state.device, self._number, task.run, task.round, task.attempt, code, detail[:256])
-                )
+                text = detail[:256].encode("utf-8", "replace").decode()  # a file's name may have half a surrogate
+                failed = Failed(self._state.device, self._number, task.run, task.round, task.attempt, code, text)
+                self._try(effect, self._send(failed))
 
-    def _hello(self, pending: TaskId | None) -> None:
-        self._send(
+    def _try(self, effect: Effect, sent: bool) -> None:  # noqa: FBT001  what the bus said
+        """Remember an effect that the bus did not take, to try it again."""
+        if sent:
+            self._owed.pop(type(effect), None)
+            return
+        if not self._owed:
+            self._pay_at = self._clock() + _AGAIN
+        self._owed[type(effect)] = effect
+
+    def _pay(self) -> None:
+        """Try again what the bus did not take."""
+        owed, self._owed = self._owed, {}
+        for effect in owed.values():
+            self._carry_out(effect)
+
+    def _hello(self, pending: TaskId | None) -> bool:
+        return self._send(
             Hello(
                 device=self._state.device,
                 session=self._number,
@@ -228,32 +286,32 @@ class AgentService:
             )
         )
 
-    def _progress(self, task: TaskId) -> None:
-        device, steps = self._state.device, self._steps_done
-        self._send(Progress(device, self._number, task.run, task.round, task.attempt, steps))
-
-    def _send_reports(self) -> None:
+    def _reports(self) -> bool:
         topic = self._topics.build(FromDevice(self._state.device, Report.KIND))
-        for waiting in self._place.store.outbox():
-            self._bus.publish(topic, waiting.report)
+        return all(self._bus.publish(topic, waiting.report) for waiting in self._place.store.outbox())
 
     def _fetch(self, ref: BlobRef) -> None:
-        topic_filter = self._topics.chunks_of(ref.sha256[:16])
         try:
-            if self._receiver.want(ref, self._clock()):
-                self._feed(session.Fetched(ref.sha256))
-                return
-        except TransferError as error:
-            log.warning("%s: %s", self._state.device, error)
-            if self._state.task is not None:
-                self._feed(session.WorkFailed(task_id(self._state.task), "blob", str(error)))
+            here = self._receiver.want(ref, self._clock())
+        except (TransferError, StoreError) as error:
+            self._unfetchable(error)
             return
-        self._bus.subscribe(topic_filter)
+        if here:
+            self._feed(session.Fetched(ref.sha256))
+            return
+        self._bus.subscribe(self._topics.chunks_of(ref.sha256[:16]))
         self._pump()
 
+    def _unfetchable(self, error: EdgepflError) -> None:
+        """A blob of the current task cannot be had: its reference lies, or there is no room for it."""
+        log.warning("%s: %s", self._state.device, error)
+        if self._state.task is not None:
+            self._feed(session.WorkFailed(task_id(self._state.task), type(error).__name__, str(error)))
+
     def _stop_work(self, task: TaskId) -> None:
-        if task in self._stop:
-            self._stop[task].set()
+        if self._job is not None and task_id(self._job.task) == task:
+            self._job.stop.set()
+            self._job = None
         for sha256 in self._receiver.wanted:
             self._receiver.cancel(sha256)
             self._bus.unsubscribe(self._topics.chunks_of(sha256[:16]))
@@ -274,37 +332,38 @@ class AgentService:
     # Work.
 
     def _start(self, task: Task) -> None:
-        stop = self._stop[task_id(task)] = threading.Event()
-        self._steps_done = 0
-        work = asyncio.get_running_loop().create_task(self._work(task, stop), name=f"{self._state.device} {task.round}")
-        self._at_work.add(work)
-        work.add_done_callback(self._at_work.discard)
+        job = self._job = Job(task)
+        work = asyncio.get_running_loop().create_task(self._work(job), name=f"{self._state.device} {task.round}")
+        self._jobs[work] = job
+        work.add_done_callback(self._finished)
 
-    async def _work(self, task: Task, stop: threading.Event) -> None:
-        this = task_id(task)
+    def _finished(self, work: asyncio.Task[None]) -> None:
+        del self._jobs[work]
+        if not work.cancelled() and (error := work.exception()) is not None:
+            self._break(error)
 
-        def on_step(done: int) -> None:
-            self._steps_done = done
-            if stop.is_set():
-                raise Stopped("the task is over", where=f"round {task.round}")
-
+    async def _work(self, job: Job) -> None:
+        task, this = job.task, task_id(job.task)
+        loop = asyncio.get_running_loop()
         try:
             materials = self._materials(task)
-            loop = asyncio.get_running_loop()
-            product = await loop.run_in_executor(self._pool, self._workshop.perform, task, materials, on_step)
-            if self._state.task is not None and task_id(self._state.task) == this and not stop.is_set():
+            product = await loop.run_in_executor(self._pool, self._workshop.perform, task, materials, job.on_step)
+            if job is self._job:
                 self._keep(task, product)
-                self._feed(session.Worked(this))
         except Stopped:
             log.info("%s: stopped work on round %d", self._state.device, task.round)
-        except EdgepflError as error:
-            log.warning("%s: round %d failed: %s", self._state.device, task.round, error)
+            return
+        except Exception as error:
+            if job is not self._job:  # its blobs may be deleted already
+                return
+            known = isinstance(error, EdgepflError)  # else a fault of ours or of a data plug-in: not of the service
+            log.warning("%s: round %d failed: %s", self._state.device, task.round, error, exc_info=not known)
+            self._job = None
             self._feed(session.WorkFailed(this, type(error).__name__, str(error)))
-        except Exception as error:  # a fault in one task, or in a data plug-in, must not end the device's service
-            log.exception("%s: round %d failed", self._state.device, task.round)
-            self._feed(session.WorkFailed(this, type(error).__name__, str(error)))
-        finally:
-            self._stop.pop(this, None)
+            return
+        if job is self._job:
+            self._job = None
+            self._feed(session.Worked(this))
 
     def _materials(self, task: Task) -> Materials:
         fetched = self._place.fetched
@@ -349,8 +408,10 @@ class AgentService:
             self._bus.publish(self._topics.build(Chunk(need.sha256[:16], index, self._state.device)), data)
 
     def _forget_offers(self) -> None:
-        if not self._place.store.outbox():
-            self._place.offered.keep_only(())
+        """Keep the blobs of the reports that wait, and no others."""
+        waiting = [wire.decode(each.report, where="outbox") for each in self._place.store.outbox()]
+        uploads = [report.upload for report in waiting if isinstance(report, Report) and report.upload is not None]
+        self._place.offered.keep_only({upload.sha256 for upload in uploads})
 
     def _pump(self) -> None:
         topic = self._topics.build(FromDevice(self._state.device, Need.KIND))
@@ -365,6 +426,8 @@ class AgentService:
         times = [] if self._state.task is None else [self._state.next_beat, self._state.expires]
         if self._receiver.next_due is not None:
             times.append(self._receiver.next_due)
+        if self._owed and self._connected:
+            times.append(self._pay_at)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -374,12 +437,14 @@ class AgentService:
 
     def _wake(self) -> None:
         self._timer = None
-        self._feed(session.Ticked(self._clock()))
-        self._pump()
+        try:
+            self._feed(session.Ticked(self._clock()))
+            if self._clock() >= self._pay_at:
+                self._pay()
+            self._pump()
+        except EdgepflError as error:
+            self._break(error)
 
-    def _waiting_report(self) -> TaskId | None:
-        waiting = self._place.store.outbox()
-        return TaskId(waiting[-1].run, waiting[-1].round, waiting[-1].attempt) if waiting else None
-
-    def _send(self, message: wire.Message) -> None:
-        self._bus.publish(self._topics.build(FromDevice(self._state.device, message.KIND)), wire.encode(message))
+    def _send(self, message: wire.Message) -> bool:
+        topic = self._topics.build(FromDevice(self._state.device, message.KIND))
+        return self._bus.publish(topic, wire.encode(message))

@@ -6,27 +6,33 @@ what the service is to do.  The same events always give the same state.
 Theory of operation::
 
                   Task for me                every blob is here              report is stored
-    IDLE ------------------------> FETCHING ----------------------> WORKING ------------------> IDLE, done = task
+    IDLE ------------------------> FETCHING ----------------------> WORKING ------------------> IDLE, a report pending
                                        |                               |
-                                       +--- Cancel, Commit of this or a later round, deadline --> IDLE
+                                       +--- Cancel, Commit of this or a later round, failure, deadline --> IDLE
 
 * A **task** is known by (run, round, attempt).  The same task again is answered, never done twice: with Progress
-  while it is being worked on, with the stored report once it is done.
+  while it is being worked on, with the stored report once it is done.  A task of another run, or a later one of the
+  same run, takes the place of the one at hand; an earlier one is a late message and changes nothing.
 * A **report** waits in the store's outbox, together with the KEEP slots it made (*pending*), until the coordinator's
   word: the round's Commit (then :class:`Close`), or the ``accepted_round`` of a later Task (then :class:`Settle`).
   Whatever is still in the outbox is sent again after every connection and every roll call, so neither side trusts the
-  broker to remember.
+  broker to remember.  A Commit of a later round shows that ours was lost: then we ask by sending the report again.
+* What the store holds of each run (:class:`Standing`) is the machine's only memory over a restart, and at any time
+  the machine's own copy equals it.
 * A Commit of a round that we are still working on means that it is over without us: stop.
 * Deadlines count from the receipt of a task on our own clock; wall clocks are never compared.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeAlias, assert_never
 
 from edgepfl.wire import BlobRef, Cancel, Commit, RollCall, Task
+
+SHORTEST_BEAT = 0.1  # seconds between two Progress messages, whatever a task says
 
 
 class Phase(StrEnum):
@@ -47,28 +53,62 @@ class TaskId:
 
 
 @dataclass(frozen=True)
+class Standing:
+    """What the store holds of one run.
+
+    Attributes:
+        settled: the last round whose report is known to count, -1 for none.
+        pending: round and attempt of the report that waits for the coordinator's word.
+    """
+
+    settled: int = -1
+    pending: tuple[int, int] | None = None
+
+    def told(self, accepted: int, opened: tuple[int, int]) -> Standing:
+        """The standing after ``Store.settle``, whose table this is.
+
+        Args:
+            accepted: the last round whose report of this device counts.
+            opened: the task's round and attempt.
+        """
+        if self.pending is None or accepted < self.settled:
+            return self
+        if self.pending[0] == accepted:
+            return Standing(accepted)
+        stays = self.pending[0] > accepted and self.pending >= opened
+        return self if stays else Standing(self.settled)
+
+
+@dataclass(frozen=True)
 class Session:
     """The agent's state.
 
     Attributes:
         device: its name.
+        runs: what the store holds of each run.
         phase: what it is doing.
         task: the task at hand, None when idle.
         missing: digests of the blobs it waits for.
         expires: when the task's deadline passes, in seconds of the agent's clock.
         next_beat: when the next Progress is due.
-        done: the task whose report waits in the outbox.
-        settled: the last task whose result the coordinator accepted.
     """
 
     device: str
+    runs: Mapping[str, Standing] = field(default_factory=dict)
     phase: Phase = Phase.IDLE
     task: Task | None = None
     missing: frozenset[str] = frozenset()
     expires: float = 0.0
     next_beat: float = 0.0
-    done: TaskId | None = None
-    settled: TaskId | None = None
+
+    def standing(self, run: str) -> Standing:
+        """What the store holds of a run."""
+        return self.runs.get(run, Standing())
+
+    @property
+    def waiting(self) -> tuple[TaskId, ...]:
+        """The tasks whose reports wait in the outbox, by run."""
+        return tuple(TaskId(run, *here.pending) for run, here in sorted(self.runs.items()) if here.pending is not None)
 
 
 # Events.
@@ -125,7 +165,7 @@ Event: TypeAlias = Connected | Received | Fetched | Worked | WorkFailed | Ticked
 
 @dataclass(frozen=True)
 class SayHello:
-    """Send Hello; ``pending`` is the task whose report waits."""
+    """Send Hello; ``pending`` is a task whose report waits."""
 
     pending: TaskId | None
 
@@ -201,7 +241,7 @@ def advance(s: Session, event: Event) -> Step:
     """The next state and what to do about it.  Never raises on a late or repeated event."""
     match event:
         case Connected():
-            return s, (SayHello(s.done), SendReports())
+            return s, _announce(s)
         case Received(message, at):
             return _received(s, message, at)
         case Fetched(sha256):
@@ -219,7 +259,7 @@ def advance(s: Session, event: Event) -> Step:
 def _received(s: Session, message: Task | Commit | Cancel | RollCall, at: float) -> Step:
     match message:
         case RollCall():
-            return s, (SayHello(s.done), SendReports())
+            return s, _announce(s)
         case Task():
             return _task(s, message, at)
         case Commit():
@@ -230,54 +270,62 @@ def _received(s: Session, message: Task | Commit | Cancel | RollCall, at: float)
             assert_never(message)
 
 
+def _announce(s: Session) -> tuple[Effect, ...]:
+    waiting = s.waiting
+    return SayHello(waiting[-1] if waiting else None), SendReports()
+
+
 def _task(s: Session, task: Task, at: float) -> Step:
-    this = task_id(task)
+    this, here = task_id(task), s.standing(task.run)
+    opened = (task.round, task.attempt)
     accepted = next((member.accepted_round for member in task.cohort if member.device == s.device), None)
-    if accepted is None or _is_stale(s, this):
+    if accepted is None:
         return s, ()
+    if task.round <= here.settled:
+        # Late, and then the answer is ignored; or from a coordinator that was set back, and then a person must know.
+        return s, (SendFailed(this, "settled", f"round {here.settled} of this run is settled on this device already"),)
+    if here.pending == opened:
+        return s, (SendReports(),)
     if s.task is not None and task_id(s.task) == this:
         return s, (SendProgress(this),)
-    if s.done == this:
-        return s, (SendReports(),)
+    if _is_late(s, task):
+        return s, ()
+    return _begin(s, task, accepted, at)
+
+
+def _is_late(s: Session, task: Task) -> bool:
+    """Whether we have reported on, or are at work on, a later round or attempt of the same run."""
+    pending = s.standing(task.run).pending
+    known = [] if pending is None else [pending]
+    if s.task is not None and s.task.run == task.run:
+        known.append((s.task.round, s.task.attempt))
+    return any(later > (task.round, task.attempt) for later in known)
+
+
+def _begin(s: Session, task: Task, accepted: int, at: float) -> Step:
     state, stopped = _idle(s)
-    settled = TaskId(task.run, accepted, 0) if accepted >= 0 else state.settled
     state = replace(
-        state,
+        _stand(state, task.run, s.standing(task.run).told(accepted, (task.round, task.attempt))),
         phase=Phase.FETCHING,
         task=task,
         missing=frozenset({task.bundle.sha256, task.download.sha256}),
         expires=at + task.deadline,
-        next_beat=at + task.heartbeat,
-        done=None,
-        settled=settled,
+        next_beat=at + _beat(task),
     )
-    return state, (
-        *stopped,
-        Settle(this, accepted),
-        Fetch(task.bundle),
-        Fetch(task.download),
-    )
-
-
-def _is_stale(s: Session, this: TaskId) -> bool:
-    """Whether a task is older than what we already know of its run: a late or repeated message."""
-    known = [t for t in (s.settled, s.done, s.task and task_id(s.task)) if t is not None and t.run == this.run]
-    if any((t.round, t.attempt) > (this.round, this.attempt) for t in known):
-        return True
-    return s.settled is not None and s.settled.run == this.run and s.settled.round >= this.round
+    return state, (*stopped, Settle(task_id(task), accepted), Fetch(task.bundle), Fetch(task.download))
 
 
 def _commit(s: Session, commit: Commit) -> Step:
-    state = s
-    effects: tuple[Effect, ...] = ()
-    if state.task is not None and state.task.run == commit.run and state.task.round <= commit.round:
-        state, effects = _idle(state)
-    done = state.done
-    if done is None or (done.run, done.round) != (commit.run, commit.round):
-        return state, effects
-    if state.device not in commit.accepted:
-        return replace(state, done=None), (*effects, Close(done, accepted=False))
-    return replace(state, done=None, settled=done), (*effects, Close(done, accepted=True))
+    over = s.task is not None and s.task.run == commit.run and s.task.round <= commit.round
+    state, stopped = _idle(s) if over else (s, ())
+    here = state.standing(commit.run)
+    if here.pending is None or here.pending[0] > commit.round:
+        return state, stopped
+    if here.pending[0] < commit.round:
+        return state, (*stopped, SendReports())
+    accepted = state.device in commit.accepted
+    closed = Standing(commit.round if accepted else here.settled)
+    return _stand(state, commit.run, closed), (*stopped, Close(TaskId(commit.run, *here.pending), accepted))
 
 
 def _cancel(s: Session, cancel: Cancel) -> Step:
@@ -296,15 +344,17 @@ def _fetched(s: Session, sha256: str) -> Step:
 
 
 def _worked(s: Session, done: TaskId) -> Step:
-    if s.task is None or task_id(s.task) != done:
+    if s.phase is not Phase.WORKING or s.task is None or task_id(s.task) != done:
         return s, ()
-    return replace(_without_task(s), done=done), (SendReports(),)
+    here = replace(s.standing(done.run), pending=(done.round, done.attempt))
+    return _stand(_without_task(s), done.run, here), (SendReports(),)
 
 
 def _failed(s: Session, failed: TaskId, code: str, detail: str) -> Step:
     if s.task is None or task_id(s.task) != failed:
         return s, ()
-    return _without_task(s), (SendFailed(failed, code, detail),)
+    state, stopped = _idle(s)
+    return state, (*stopped, SendFailed(failed, code, detail))
 
 
 def _ticked(s: Session, at: float) -> Step:
@@ -314,7 +364,15 @@ def _ticked(s: Session, at: float) -> Step:
         return _idle(s)
     if at < s.next_beat:
         return s, ()
-    return replace(s, next_beat=at + s.task.heartbeat), (SendProgress(task_id(s.task)),)
+    return replace(s, next_beat=at + _beat(s.task)), (SendProgress(task_id(s.task)),)
+
+
+def _beat(task: Task) -> float:
+    return max(task.heartbeat, SHORTEST_BEAT)
+
+
+def _stand(s: Session, run: str, here: Standing) -> Session:
+    return replace(s, runs={**s.runs, run: here})
 
 
 def _without_task(s: Session) -> Session:

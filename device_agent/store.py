@@ -143,6 +143,14 @@ class Store:
             rows = database.execute("SELECT run, round, attempt, report, upload FROM pending ORDER BY run").fetchall()
         return [Outgoing(*row) for row in rows]
 
+    def standings(self) -> dict[str, tuple[int, tuple[int, int] | None]]:
+        """Of each run that anything is stored of: the settled round (-1: none), and round and attempt of what waits."""
+        with self._database.transaction() as database:
+            settled = dict(database.execute("SELECT run, round FROM settled"))
+            rows = database.execute("SELECT run, round, attempt FROM pending")
+            pending = {run: (round_, attempt) for run, round_, attempt in rows}
+        return {run: (settled.get(run, NONE), pending.get(run)) for run in sorted(settled.keys() | pending.keys())}
+
     def settle(self, run: str, accepted_round: int, open_round: int, open_attempt: int) -> Settlement:
         """Take a Task's word on this device's reports; the table above says how.
 

@@ -9,11 +9,11 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from device_agent.data import Examples
 from device_agent.evaluate import evaluate
-from device_agent.interpreter import Interpreter, RoundResult, Start
+from device_agent.interpreter import Interpreter, RoundResult, Start, Stopped
 from device_agent.runners import Runner
 from edgepfl import codec
 from edgepfl.bundle import Bundle, unpack
@@ -41,6 +41,25 @@ class Materials:
     bundle: Callable[[], bytes]
     download: Callable[[], bytes]
     keep: bytes | None
+
+
+@dataclass(eq=False)
+class Job:
+    """A task in a thread, or on its way there."""
+
+    task: Task
+    stop: threading.Event = field(default_factory=threading.Event)
+    steps: int = 0
+
+    def on_step(self, done: int) -> None:
+        """Note how far it is, in its thread.
+
+        Raises:
+            Stopped: it is not wanted any more.
+        """
+        self.steps = done
+        if self.stop.is_set():
+            raise Stopped("the task is over", where=f"round {self.task.round}")
 
 
 @dataclass(frozen=True)
@@ -88,13 +107,15 @@ class Workshop:
         Args:
             task: what to do.
             materials: what it needs.
-            on_step: called after each minibatch; may raise :class:`~device_agent.interpreter.Stopped`.
+            on_step: called with the number of training steps done, after each of them and before and after every
+                other piece of work; may raise :class:`~device_agent.interpreter.Stopped`.
 
         Raises:
             EdgepflError: whatever stands in the way, with its reason.
             Stopped: ``on_step`` raised it.
         """
         started = time.perf_counter()
+        on_step(0)  # it may have waited long for its thread
         interpreter = self._interpreter(task.bundle.sha256, materials.bundle)
         examples = materials.examples.fit(interpreter.plan)
         start = _start(task, materials, interpreter.plan)
@@ -102,7 +123,7 @@ class Workshop:
         metrics: dict[str, float] = {}
         serving = None
         if task.evaluate:
-            found = evaluate(interpreter, start, examples, task.tune_steps)
+            found = evaluate(interpreter, start, examples, task.tune_steps, lambda: on_step(0))
             metrics |= found.metrics
             serving = codec.encode({MODEL: found.personal}) if task.final else None
         evaluated = time.perf_counter()

@@ -32,7 +32,6 @@ Sha256: TypeAlias = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 40)]
 Seed: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << SEED_BITS) - 1)]
 RoundNumber: TypeAlias = Annotated[int, Meta(ge=-1, le=1 << 31)]  # -1: none yet
-Seed: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
 Text: TypeAlias = Annotated[str, Meta(max_length=256)]  # characters, of up to 4 bytes each
 Numbers: TypeAlias = dict[Name, float]

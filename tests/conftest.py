@@ -7,9 +7,13 @@ from collections.abc import Iterator
 from typing import Literal
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from edgepfl.bus.loopback import LoopbackBroker
 from simulators.broker import BrokerHandle, installed, open_broker
+
+settings.register_profile("edgepfl", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # busy machines
+settings.load_profile("edgepfl")
 
 _HOW = {"mosquitto": "apt install mosquitto", "iotcore": "pip install 'edgepfl[sim]'"}
 

@@ -54,7 +54,7 @@ async def server(*answers: bytes, tls: ssl.SSLContext | None = None) -> AsyncIte
     ],
 )
 def test_a_wrong_url_is_refused_and_no_password_shown(url: str, words: str) -> None:
-    bus = MqttBus(MqttSettings(url, "bus", password="hidden"))
+    bus = MqttBus(MqttSettings(url, "bus", password="hidden"))  # noqa: S106  no secret
     with pytest.raises(BusError, match=words) as caught:
         asyncio.run(bus.start())
     assert "secret" not in str(caught.value)
@@ -64,7 +64,7 @@ def test_a_wrong_url_is_refused_and_no_password_shown(url: str, words: str) -> N
 def test_refused_credentials_are_an_error_at_once() -> None:
     async def scenario() -> None:
         async with server(bytes([0x20, 3, 0, 0x86, 0])) as (url, seen):
-            bus = MqttBus(MqttSettings(url, "bus", username="me", password="wrong"))
+            bus = MqttBus(MqttSettings(url, "bus", username="me", password="wrong"))  # noqa: S106  no secret
             with pytest.raises(BusError, match="Bad user name or password"):
                 await bus.start()
             assert b"wrong" in seen[0]
