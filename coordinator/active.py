@@ -1,7 +1,9 @@
 """One run at work: carries out what the round machine wants.
 
 Nothing is done about an event before the journal has it.  Screening, folding and updating happen in one worker thread,
-in order, so that the event loop never waits for arithmetic.
+in order, so that the event loop never waits for arithmetic.  A fault of the algorithm or of an upload costs an attempt;
+a fault of the storage ends the service, because nothing may be promised any more: it goes on where it was when it is
+started again.
 """
 
 from __future__ import annotations
@@ -9,24 +11,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Executor
-from dataclasses import dataclass
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import msgspec
 
-from coordinator import rounds, tasks, updater
+from coordinator import events, rounds, tasks, updater
+from coordinator.checkpoint import Saved, Vault
 from coordinator.cohort import choose
 from coordinator.devices import Fleet
-from coordinator.journal import Checkpoint, Journal, Result, RoundCost, RunRow, Status, specs_of
+from coordinator.events import Event
+from coordinator.journal import Checkpoint, Journal, Result, RoundCost, RunRow, Status
 from coordinator.reduction import Reduction, Upload
-from coordinator.rounds import Event, Phase, Policy, Round, State
-from coordinator.screen import screen
-from edgepfl import codec
+from coordinator.rounds import Phase, Policy, Round, State
+from coordinator.screen import check_report, screen
 from edgepfl.bundle import unpack
 from edgepfl.bus import Traffic
-from edgepfl.bus.blobs import BlobStore
-from edgepfl.errors import EdgepflError
+from edgepfl.errors import CodecError, EdgepflError, StoreError
 from edgepfl.plan import Role
 from edgepfl.topics import Address, ToAll, ToDevice
 from edgepfl.tree import Trees
@@ -34,6 +36,8 @@ from edgepfl.wire import BlobRef, Cancel, Commit, Message, Report, Task
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+COMPACT_AFTER = 1000  # journalled events
+_WHY_LENGTH = 300  # characters of a reason that came from a device
 
 
 @dataclass(frozen=True)
@@ -42,10 +46,11 @@ class Desk:
 
     Attributes:
         journal: the truth.
-        offered: blobs that any device may have: bundles and downloads.
-        private: blobs that none may: states and uploads.
+        vault: the blob stores.
         send: publishes a message.
         fleet: who is here.
+        suspect: takes devices for absent and asks them for a Hello.
+        forget: gives up every upload that is not expected any more.
         traffic: what crossed the bus so far.
         worker: one thread for arithmetic.
         clock: seconds that never go back.
@@ -55,10 +60,11 @@ class Desk:
     """
 
     journal: Journal
-    offered: BlobStore
-    private: BlobStore
+    vault: Vault
     send: Callable[[Address, Message], None]
     fleet: Callable[[], Fleet]
+    suspect: Callable[[tuple[str, ...]], None]
+    forget: Callable[[], None]
     traffic: Callable[[], Traffic]
     worker: Executor
     clock: Callable[[], float]
@@ -70,24 +76,29 @@ class Desk:
 class ActiveRun:
     """A run that is going on.
 
+    Args:
+        row: what the journal has, or will have before :meth:`resume`.
+        checkpoint: its last one.
+        desk: the service's.
+
     Raises:
         EdgepflError: its bundle or settings cannot be used.
     """
 
-    def __init__(self, row: RunRow, desk: Desk) -> None:
+    def __init__(self, row: RunRow, checkpoint: Checkpoint, desk: Desk) -> None:
         self.row = row
         self._desk = desk
-        self._bundle_ref = desk.offered.put(desk.offered.read(row.bundle))
-        bundle = unpack(desk.offered.read(row.bundle), where=f"bundle of {row.id}")
+        data = desk.vault.offered.read(row.bundle)
+        bundle = unpack(data, where=f"bundle of {row.id}")
+        self._bundle_ref = desk.vault.offered.put(data)
         self._plan = bundle.plan
         self._runtimes = frozenset(bundle.graphs)
         self._algorithm = updater.algorithm_of(self._plan, row.config.hyper)
         self._accepted = desk.journal.accepted(row.id)
-        self._load(desk.journal.checkpoint(row.id))
-        self._screening: set[str] = set()
+        self._saved = desk.vault.load(self._algorithm, checkpoint)
         self._jobs: set[asyncio.Task[None]] = set()
-        self._round = Round(0, 0, self._policy())
-        self._reduction = self._new_reduction()
+        tasks.check_size(self._task(tasks.widest(row.config)))
+        self._begin(Round(0, 0, self._policy()))
 
     @property
     def round(self) -> Round:
@@ -105,53 +116,70 @@ class ActiveRun:
         """Begin, or go on where the journal ends."""
         state = self._desk.journal.open_state(self.row.id)
         if state is None:
-            self._open(self._checkpoint.round + 1, 0)
+            self._next_round()
             return
         log.info("%s: going on with round %d, attempt %d", self.row.id, state.number, state.attempt)
         self._begin(state)
-        if state.phase is Phase.ABANDONED:
-            self._next_attempt(state.why)
-        else:
-            self.feed(rounds.Resumed(self._desk.clock()))
+        match state.phase:
+            case Phase.ABANDONED:
+                self._next_attempt(state.why)
+            case Phase.STOPPED:
+                self._end(Status.STOPPED, rounds.waiting(state))
+            case _:
+                self.feed(events.Resumed(self._desk.clock()))
 
     def tick(self) -> None:
-        """Time passed."""
-        self.feed(rounds.Ticked(self._desk.clock()))
+        """Time passed, and we were connected."""
+        self.feed(events.Ticked(self._desk.clock()))
 
-    def present(self, device: str) -> None:
+    def reconnected(self) -> None:
+        """The broker was reached (again); everyone is asked for a Hello."""
+        self.feed(events.Reconnected(self._desk.clock()))
+
+    def hello(self, device: str) -> None:
         """A device said Hello."""
-        if device in self._desk.fleet().present(self._runtimes):
-            self.feed(rounds.Present(device, self._desk.clock()))
+        usable = self._desk.fleet().can(device, self._runtimes)
+        self.feed((events.Present if usable else events.Absent)(device, self._desk.clock()))
 
     def absent(self, device: str) -> None:
         """A device left."""
-        self.feed(rounds.Absent(device, self._desk.clock()))
+        self.feed(events.Absent(device, self._desk.clock()))
 
     def progressed(self, device: str, round_: int, attempt: int) -> None:
         """A device is at work."""
         if self._is_open(round_, attempt):
-            self.feed(rounds.Progressed(device, self._desk.clock()))
+            self.feed(events.Progressed(device, self._desk.clock()))
 
     def failed(self, device: str, round_: int, attempt: int, why: str) -> None:
-        """A device cannot do its task."""
+        """A device cannot do its task, or its upload cannot be used."""
         if self._is_open(round_, attempt):
-            log.warning("%s: %s failed in round %d: %s", self.row.id, device, round_, why)
-            self.feed(rounds.Failed(device, why, self._desk.clock()))
+            log.warning("%s: %s failed in round %d: %s", self.row.id, device, round_, _wording(why))
+            self.feed(events.Failed(device, _wording(why), self._desk.clock()))
 
     def expects(self, report: Report) -> bool:
         """Whether a report is of the open attempt, from a member that has not reported yet."""
         seat = self._round.seats.get(report.device)
         return (
-            self._is_open(report.round, report.attempt)
+            not self.ended
+            and report.run == self.row.id
+            and self._is_open(report.round, report.attempt)
             and self._round.phase is Phase.REPORTING
             and seat is not None
             and seat.state in {State.WORKING, State.LOST}
             and report.device not in self._screening
         )
 
+    def refusal(self, report: Report) -> str:
+        """Why the upload of an expected report is not worth fetching; empty if it is."""
+        try:
+            check_report(report, self._plan, trains=not self._is_final)
+        except CodecError as error:
+            return str(error)
+        return ""
+
     def answer(self, report: Report) -> None:
         """Tell a device what became of a report of an earlier round."""
-        if report.round <= self._checkpoint.round:
+        if report.round <= self._saved.checkpoint.round:
             counts = self._accepted.get(report.device) == report.round
             commit = Commit(self.row.id, report.round, (report.device,) if counts else ())
             self._desk.send(ToDevice(report.device, Commit.KIND), commit)
@@ -163,73 +191,88 @@ class ActiveRun:
 
     def stop(self) -> None:
         """End the run because a person said so."""
-        self.feed(rounds.Stopped(self._desk.clock()))
-        if not self.ended:
-            self._end(Status.STOPPED, "stopped by a person")
+        self.feed(events.Stopped(self._desk.clock()))
 
     async def close(self) -> None:
-        """Wait for what the worker is doing."""
-        if self._jobs:
+        """Wait for what the worker is doing, and for what comes of it."""
+        while self._jobs:
             await asyncio.wait(self._jobs)
 
     # The machine.
 
     def feed(self, event: Event, report: Report | None = None) -> None:
-        """Journal an event, then act on it."""
+        """Journal an event, then act on it.
+
+        Raises:
+            StoreError: it could not be written; nothing was done about it.
+        """
         if self.ended:
             return
         state, effects = rounds.advance(self._round, event)
         if state == self._round and not effects:
             return
-        if not isinstance(event, rounds.Stored):  # its journal entry is the commit itself
-            self._desk.journal.append(self.row.id, event, report)
+        if not isinstance(event, events.Stored):  # its journal entry is the commit itself
+            self._journal(event, report, state)
         self._round = state
         for effect in effects:
             self._carry_out(effect)
         self._desk.changed()
 
-    def _carry_out(self, effect: rounds.Effect) -> None:
+    def _journal(self, event: Event, report: Report | None, after: Round) -> None:
+        self._desk.journal.append(self.row.id, event, report)
+        self._journalled += 1
+        if self._journalled % COMPACT_AFTER == 0:
+            self._desk.journal.compact(self.row.id, after)
+
+    def _carry_out(self, effect: events.Effect) -> None:
         match effect:
-            case rounds.Choose(devices, count):
+            case events.Choose(devices, count):
                 chosen = choose(devices, count, self.row.config.seed, self._round.number)
-                self.feed(rounds.Chosen(chosen, self._desk.clock()))
-            case rounds.Announce(devices):
-                self._reduction = self._new_reduction()
+                self.feed(events.Chosen(chosen, self._desk.clock()))
+            case events.Announce(devices):
+                self._fresh_reduction()
                 self._desk.send(ToAll(Task.KIND), self._task(devices))
-            case rounds.Resend(device):
+            case events.Resend(device):
                 self._desk.send(ToDevice(device, Task.KIND), self._task((device,)))
-            case rounds.Fold(device):
+            case events.Fold(device):
                 self._fold(device)
-            case rounds.Release(devices, why):
+            case events.Release(devices, why):
                 for device in devices:
                     self._desk.send(ToDevice(device, Cancel.KIND), Cancel(self.row.id, self._round.number, why))
-            case rounds.Reduce(devices):
+            case events.Suspect(devices):
+                self._desk.suspect(devices)
+            case events.Reduce(devices):
                 self._spawn(self._reduce(devices), f"reduce round {self._round.number}")
-            case rounds.Commit(devices):
+            case events.Commit(devices):
                 self._desk.send(ToAll(Commit.KIND), Commit(self.row.id, self._round.number, devices))
                 self._next_round()
-            case rounds.Abandon(why):
+            case events.Abandon(why):
                 self._next_attempt(why)
+            case events.End():
+                self._end(Status.STOPPED, rounds.waiting(self._round))
 
     def _open(self, number: int, attempt: int) -> None:
         here = frozenset(self._desk.fleet().present(self._runtimes))
         first = Round(number, attempt, self._policy(), since=self._desk.clock(), present=here)
         self._desk.journal.open_round(self.row.id, first)
         self._begin(first)
+        self._clean()
         self.tick()
 
     def _begin(self, state: Round) -> None:
         self._round = state
-        self._screening.clear()
-        self._reduction = self._new_reduction()
+        self._journalled = 0
+        self._screening: set[str] = set()
+        self._fresh_reduction()
         self._opened_at = self._desk.clock()
         self._opened_traffic = self._desk.traffic()
 
     def _next_round(self) -> None:
-        if tasks.is_final(self.row.config, self._round.number):
+        number = self._saved.checkpoint.round
+        if tasks.is_final(self.row.config, number):
             self._end(Status.DONE, "")
         else:
-            self._open(self._round.number + 1, 0)
+            self._open(number + 1, 0)
 
     def _next_attempt(self, why: str) -> None:
         attempt = self._round.attempt + 1
@@ -238,15 +281,23 @@ class ActiveRun:
             self._end(
                 Status.FAILED, f"round {self._round.number} was abandoned {attempt} times, at last because: {why}"
             )
-        elif not self.ended:
+        else:
             self._open(self._round.number, attempt)
 
     def _end(self, status: str, why: str) -> None:
-        self._desk.journal.set_status(self.row.id, status, why)
+        """End the run, and with it whatever the devices still do for its open round."""
+        self._desk.journal.end(self.row.id, status, why)
         self.row = msgspec.structs.replace(self.row, status=status, why=why)
+        self._clean()
+        if self._round.number > self._saved.checkpoint.round:
+            self._desk.send(ToAll(Commit.KIND), Commit(self.row.id, self._round.number, ()))
         self._desk.changed()
 
     # What the effects do.
+
+    @property
+    def _is_final(self) -> bool:
+        return tasks.is_final(self.row.config, self._round.number)
 
     def _task(self, devices: tuple[str, ...]) -> Task:
         return tasks.make(
@@ -259,7 +310,7 @@ class ActiveRun:
             cohort=devices,
             accepted=self._accepted,
             bundle=self._bundle_ref,
-            download=self._download,
+            download=self._saved.download,
         )
 
     def _fold(self, device: str) -> None:
@@ -271,75 +322,87 @@ class ActiveRun:
         def load() -> Trees:
             return self._screened(device, sha256)
 
-        offer = (device, Upload(report.examples, report.steps, load))
-        self._desk.worker.submit(self._reduction.offer, *offer)
+        upload = Upload(report.examples, report.steps, load)
+        self._folds.append(self._desk.worker.submit(self._reduction.offer, device, upload))
 
     def _screened(self, device: str, sha256: str) -> Trees:
-        data = self._desk.private.read(sha256)
+        try:
+            data = self._desk.vault.private.read(sha256)
+        except StoreError as error:  # its loss costs an attempt, not the service
+            raise CodecError(str(error), where=f"upload of {device}") from error
         return screen(data, self._plan, device=device, max_norm=self.row.config.max_norm)
 
     async def _screen(self, report: Report) -> None:
-        attempt = (self._round.number, self._round.attempt)
         why = ""
         try:
             if report.upload is not None:
                 await self._work(self._screened, report.device, report.upload.sha256)
-            elif not tasks.is_final(self.row.config, report.round):
-                why = "its report has no upload"
         except EdgepflError as error:
             why = str(error)
-        if (self._round.number, self._round.attempt) != attempt:
+        except Exception as error:  # whatever a device sends, it must not end the service
+            log.exception("%s: the upload of %s cannot be screened", self.row.id, report.device)
+            why = f"{type(error).__name__}: {error}"
+        if not self._is_open(report.round, report.attempt):
             return
         self._screening.discard(report.device)
         if why:
             self.failed(report.device, report.round, report.attempt, why)
         else:
-            self.feed(rounds.Reported(report.device, self._desk.clock()), _bare(report))
+            self.feed(events.Reported(report.device, self._desk.clock()), _bare(report))
 
     async def _reduce(self, devices: tuple[str, ...]) -> None:
-        number = self._round.number
+        this, final = self._round, self._is_final
         try:
-            new = (
-                self._checkpoint if tasks.is_final(self.row.config, number) else await self._work(self._update, devices)
-            )
-            new = Checkpoint(number, new.state, new.specs)
-            self._commit(new, devices)
-        except (EdgepflError, RuntimeError) as error:  # torch raises RuntimeError
-            log.exception("%s: round %d cannot be reduced", self.row.id, number)
-            self.feed(rounds.StoreFailed(str(error), self._desk.clock()))
+            saved = self._unchanged() if final else await self._work(self._updater(devices))
+        except StoreError:
+            raise
+        except Exception as error:  # an algorithm's fault must not end the service
+            log.exception("%s: round %d cannot be reduced", self.row.id, this.number)
+            if self._round is this:
+                self.feed(events.StoreFailed(_wording(f"{type(error).__name__}: {error}"), self._desk.clock()))
+            return
+        if self._round is this:  # nobody stopped the run meanwhile
+            self._commit(saved, devices)
 
-    def _update(self, devices: tuple[str, ...]) -> Checkpoint:
-        """In the worker: close the reduction, update the state and store it."""
-        got = self._reduction.close(devices)
-        state = updater.next_state(self._algorithm, self._state, got)
-        ref = self._desk.private.put(codec.encode(state))
-        return Checkpoint(self._round.number, ref.sha256, specs_of(state))
+    def _unchanged(self) -> Saved:
+        """The state after a round that only evaluates."""
+        return replace(
+            self._saved, checkpoint=msgspec.structs.replace(self._saved.checkpoint, round=self._round.number)
+        )
 
-    def _commit(self, new: Checkpoint, devices: tuple[str, ...]) -> None:
+    def _updater(self, devices: tuple[str, ...]) -> Callable[[], Saved]:
+        """What the worker is to do: close the reduction, update the state and store it."""
+        reduction, folds, state, number = self._reduction, tuple(self._folds), self._saved.state, self._round.number
+
+        def update() -> Saved:
+            for fold in folds:
+                fold.result()  # all are done, and one may have failed
+            after = updater.next_state(self._algorithm, state, reduction.close(devices))
+            return self._desk.vault.save(self._algorithm, number, after)
+
+        return update
+
+    def _commit(self, saved: Saved, devices: tuple[str, ...]) -> None:
         reports = self._desk.journal.reports(self.row.id)
         results = tuple(_result(reports[device]) for device in devices)
         spent = self._desk.traffic() - self._opened_traffic
         cost = RoundCost(spent.bytes_in, spent.bytes_out, self._desk.clock() - self._opened_at)
-        self._desk.journal.commit(self.row.id, new, results, cost)
-        self._accepted |= dict.fromkeys(devices, new.round)
-        self._load(new)
-        self._clean()
-        self.feed(rounds.Stored(self._desk.clock()))
+        self._desk.journal.commit(self.row.id, saved.checkpoint, results, cost)
+        self._accepted |= dict.fromkeys(devices, saved.checkpoint.round)
+        self._saved = saved
+        self.feed(events.Stored(self._desk.clock()))
 
     def _clean(self) -> None:
+        """Delete every blob that nothing needs any more; a new attempt expects no upload yet."""
+        self._desk.forget()
         used = self._desk.journal.blobs()
-        self._desk.private.keep_only(used)
-        self._desk.offered.keep_only({self._download.sha256} | used)
+        self._desk.vault.private.keep_only(used)
+        self._desk.vault.offered.keep_only({self._saved.download.sha256} | used)
 
-    def _load(self, checkpoint: Checkpoint) -> None:
-        self._checkpoint = checkpoint
-        self._state = codec.decode(self._desk.private.read(checkpoint.state), checkpoint.specs, where="checkpoint")
-        down = codec.encode(updater.downloads(self._algorithm, self._state, ""))
-        self._download = self._desk.offered.ref_inline(self._desk.offered.put(down))
-
-    def _new_reduction(self) -> Reduction:
+    def _fresh_reduction(self) -> None:
         slots = self._plan.by_role(Role.UP)
-        return Reduction(slots, self._round.seats, self._algorithm.weighting, self._desk.device)
+        self._reduction = Reduction(slots, self._round.seats, self._algorithm.weighting, self._desk.device)
+        self._folds: list[Future[None]] = []
 
     def _policy(self) -> Policy:
         config = self.row.config
@@ -360,6 +423,12 @@ class ActiveRun:
         self._jobs.discard(job)
         if not job.cancelled() and (error := job.exception()) is not None:
             self._desk.broken(error)
+
+
+def _wording(why: str) -> str:
+    """A reason that may come from a device, fit for a log, a terminal and the journal."""
+    plain = "".join(c if c.isprintable() else " " for c in why[: _WHY_LENGTH + 1])
+    return plain if len(plain) <= _WHY_LENGTH else f"{plain[: _WHY_LENGTH - 3]}..."
 
 
 def _bare(report: Report) -> Report:

@@ -15,7 +15,9 @@ from edgepfl.topics import check_name
 
 Positive: TypeAlias = Annotated[int, Meta(ge=1, le=1 << 31)]
 Natural: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 31)]
-Duration: TypeAlias = Annotated[float, Meta(gt=0, le=1e7)]
+Devices: TypeAlias = Annotated[int, Meta(ge=1, le=2000)]  # more would not fit into one Task and one Commit
+Duration: TypeAlias = Annotated[float, Meta(gt=0, le=1e7)]  # seconds
+Norm: TypeAlias = Annotated[float, Meta(gt=0, le=1e30)]
 
 
 class CoordinatorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -41,7 +43,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         name: for people; the run's id adds a random suffix.
         rounds: training rounds; a last one that only evaluates follows.
         steps: minibatch steps a round and device.
-        goal: devices to select for a round.
+        goal: devices to select for a round, at most 2000.
         minimum: reports below which a round is abandoned.
         gather: seconds to wait for ``goal`` devices once ``minimum`` are here.
         deadline: seconds a round may take.
@@ -57,8 +59,8 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str = "run"
     rounds: Positive = 20
     steps: Positive = 10
-    goal: Positive = 2
-    minimum: Positive = 1
+    goal: Devices = 2
+    minimum: Devices = 1
     gather: Duration = 10.0
     deadline: Duration = 3600.0
     lease: Duration = 60.0
@@ -66,7 +68,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seed: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] = 0
     evaluate_every: Natural = 5
     tune_steps: Natural = 10
-    max_norm: Duration = 1e6
+    max_norm: Norm = 1e6
     hyper: dict[str, float | str] = {}
 
     def __post_init__(self) -> None:

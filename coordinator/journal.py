@@ -9,8 +9,13 @@ Tables::
     reports      the reports of the open attempt
     accepted     the last round of each device that counts
     results      what every accepted report said of its device, kept for people and the demo's pictures
+    traffic      what each committed round cost the coordinator
 
 Replaying ``events`` from ``rounds`` gives the round machine's state.  Committing a round is one transaction.
+
+Every transaction is on the disk when it returns, but for Progressed: signs of life come many times a second from a
+large fleet, and a power cut that takes the last ones takes nothing, because every lease begins anew after it.  They are
+in order before whatever is written next.
 """
 
 from __future__ import annotations
@@ -19,17 +24,19 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import msgspec
 
 from coordinator import rounds
 from coordinator.config import RunConfig
-from coordinator.rounds import Event, Round
-from edgepfl.errors import StoreError
+from coordinator.events import Event, Progressed
+from coordinator.rounds import Round
+from edgepfl.errors import RunError, StoreError
 from edgepfl.plan import TensorSpec
 from edgepfl.wire import Report
 
+T = TypeVar("T")
 SCHEMA = 1
 _TABLES = """
 CREATE TABLE runs (id TEXT PRIMARY KEY, config BLOB, bundle TEXT, status TEXT, why TEXT);
@@ -104,7 +111,6 @@ class Journal:
         try:
             self._db = sqlite3.connect(path, isolation_level=None)
             self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = FULL")
             self._migrate(path)
         except sqlite3.Error as error:
             raise StoreError(f"cannot be opened ({error})", where=str(path)) from error
@@ -116,8 +122,15 @@ class Journal:
     # Runs.
 
     def create(self, run: RunRow, first: Checkpoint) -> None:
-        """Add a run and the state it starts from."""
+        """Add a run and the state it starts from.
+
+        Raises:
+            RunError: another run is going on.
+        """
         with self._transaction():
+            other = self._db.execute("SELECT id FROM runs WHERE status = ?", (Status.RUNNING,)).fetchone()
+            if other is not None and run.status == Status.RUNNING:
+                raise RunError("another run is active", where=other[0], remedy="Stop it, or wait for its end")
             self._do(
                 "INSERT INTO runs VALUES (?, ?, ?, ?, ?)",
                 run.id,
@@ -128,18 +141,21 @@ class Journal:
             )
             self._put_checkpoint(run.id, first)
 
-    def runs(self) -> tuple[RunRow, ...]:
-        """Every run, oldest first."""
-        rows = self._db.execute("SELECT id, config, bundle, status, why FROM runs ORDER BY rowid")
-        return tuple(
-            RunRow(run, msgspec.json.decode(config, type=RunConfig), bundle, status, why)
-            for run, config, bundle, status, why in rows
-        )
+    def run(self, run: str = "") -> RunRow | None:
+        """A run by its id, or the newest; None if there is none."""
+        found = self._runs("WHERE ? IN ('', id) ORDER BY rowid DESC LIMIT 1", run)
+        return found[0] if found else None
 
-    def set_status(self, run: str, status: str, why: str = "") -> None:
-        """End a run, or open it again."""
+    def running(self) -> RunRow | None:
+        """The run that is going on."""
+        found = self._runs("WHERE status = ?", Status.RUNNING)
+        return found[0] if found else None
+
+    def end(self, run: str, status: str, why: str = "") -> None:
+        """End a run; its open attempt is forgotten."""
         with self._transaction():
             self._do("UPDATE runs SET status = ?, why = ? WHERE id = ?", status, why, run)
+            self._clear(run)
 
     # The open round.
 
@@ -153,7 +169,7 @@ class Journal:
 
     def append(self, run: str, event: Event, report: Report | None = None) -> None:
         """Write an event, and the report that it is about, before anything is done about it."""
-        with self._transaction():
+        with self._transaction(durable=not isinstance(event, Progressed)):
             if report is not None:
                 self._do(
                     "INSERT OR REPLACE INTO reports VALUES (?, ?, ?)", run, report.device, msgspec.json.encode(report)
@@ -165,21 +181,29 @@ class Journal:
                 msgspec.json.encode(event),
             )
 
+    def compact(self, run: str, state: Round) -> None:
+        """Put the state that the events lead to in the place of all of them, so that a long round stays small."""
+        with self._transaction():
+            self._do("UPDATE rounds SET first = ? WHERE run = ?", msgspec.json.encode(state), run)
+            self._do("DELETE FROM events WHERE run = ?", run)
+
     def open_state(self, run: str) -> Round | None:
         """The open attempt's state: its first state, and every event since."""
-        row = self._db.execute("SELECT first FROM rounds WHERE run = ?", (run,)).fetchone()
+        row = self._row("SELECT first FROM rounds WHERE run = ?", run)
         if row is None:
             return None
-        state = msgspec.json.decode(row[0], type=Round)
-        for kind, body in self._db.execute("SELECT kind, body FROM events WHERE run = ? ORDER BY seq", (run,)):
-            event: Event = msgspec.json.decode(body, type=_EVENTS[kind])
+        state = _decode(row[0], Round)
+        for kind, body in self._rows("SELECT kind, body FROM events WHERE run = ? ORDER BY seq", run):
+            if kind not in _EVENTS:
+                raise StoreError(f"an unknown event {kind!r}", where="journal", remedy="Update edgepfl")
+            event: Event = _decode(body, _EVENTS[kind])
             state, _ = rounds.advance(state, event)
         return state
 
     def reports(self, run: str) -> dict[str, Report]:
         """The reports of the open attempt, by device."""
-        rows = self._db.execute("SELECT device, body FROM reports WHERE run = ?", (run,))
-        return {device: msgspec.json.decode(body, type=Report) for device, body in rows}
+        rows = self._rows("SELECT device, body FROM reports WHERE run = ?", run)
+        return {device: _decode(body, Report) for device, body in rows}
 
     def report(self, run: str, device: str) -> Report:
         """A member's report of the open attempt.
@@ -187,10 +211,10 @@ class Journal:
         Raises:
             StoreError: there is none.
         """
-        row = self._db.execute("SELECT body FROM reports WHERE run = ? AND device = ?", (run, device)).fetchone()
+        row = self._row("SELECT body FROM reports WHERE run = ? AND device = ?", run, device)
         if row is None:
             raise StoreError("it has no report", where=f"run {run}, device {device}")
-        return msgspec.json.decode(row[0], type=Report)
+        return _decode(row[0], Report)
 
     # Commits.
 
@@ -211,34 +235,32 @@ class Journal:
         Raises:
             StoreError: there is no such run.
         """
-        row = self._db.execute(
-            "SELECT round, state, specs FROM checkpoints WHERE run = ? ORDER BY round DESC", (run,)
-        ).fetchone()
+        row = self._row("SELECT round, state, specs FROM checkpoints WHERE run = ? ORDER BY round DESC", run)
         if row is None:
             raise StoreError("it has no checkpoint", where=f"run {run}")
-        return Checkpoint(row[0], row[1], msgspec.json.decode(row[2], type=dict[str, dict[str, TensorSpec]]))
+        return Checkpoint(row[0], row[1], _decode(row[2], dict[str, dict[str, TensorSpec]]))
 
     def accepted(self, run: str) -> dict[str, int]:
         """The last round of each device that counts."""
-        return dict(self._db.execute("SELECT device, round FROM accepted WHERE run = ?", (run,)))
+        return dict(self._rows("SELECT device, round FROM accepted WHERE run = ?", run))
 
-    def results(self, run: str) -> tuple[Result, ...]:
-        """What every accepted report said, by round and device."""
-        rows = self._db.execute("SELECT body FROM results WHERE run = ? ORDER BY round, device", (run,))
-        return tuple(msgspec.json.decode(body, type=Result) for (body,) in rows)
+    def results(self, run: str, after: int = 0) -> tuple[Result, ...]:
+        """What every accepted report said, by round and device; of the rounds after a certain one."""
+        rows = self._rows("SELECT body FROM results WHERE run = ? AND round > ? ORDER BY round, device", run, after)
+        return tuple(_decode(body, Result) for (body,) in rows)
 
-    def costs(self, run: str) -> dict[int, RoundCost]:
-        """What each committed round cost."""
-        rows = self._db.execute("SELECT round, body FROM traffic WHERE run = ? ORDER BY round", (run,))
-        return {number: msgspec.json.decode(body, type=RoundCost) for number, body in rows}
+    def costs(self, run: str, after: int = 0) -> dict[int, RoundCost]:
+        """What each committed round cost; of the rounds after a certain one."""
+        rows = self._rows("SELECT round, body FROM traffic WHERE run = ? AND round > ? ORDER BY round", run, after)
+        return {number: _decode(body, RoundCost) for number, body in rows}
 
     def blobs(self) -> set[str]:
-        """The digests of all blobs that something stored here still refers to."""
-        used = {bundle for (bundle,) in self._db.execute("SELECT bundle FROM runs")}
+        """The digests of all blobs that something stored here still needs: bundles, last states, open uploads."""
+        used = {bundle for (bundle,) in self._rows("SELECT bundle FROM runs")}
         latest = "SELECT state FROM checkpoints c WHERE round = (SELECT max(round) FROM checkpoints WHERE run = c.run)"
-        used |= {state for (state,) in self._db.execute(latest)}
-        for (body,) in self._db.execute("SELECT body FROM reports"):
-            upload = msgspec.json.decode(body, type=Report).upload
+        used |= {state for (state,) in self._rows(latest)}
+        for (body,) in self._rows("SELECT body FROM reports"):
+            upload = _decode(body, Report).upload
             used |= {upload.sha256} if upload else set()
         return used
 
@@ -265,23 +287,46 @@ class Journal:
         for table in ("rounds", "events", "reports"):
             self._do(f"DELETE FROM {table} WHERE run = ?", run)  # noqa: S608  the names are the three above
 
+    def _runs(self, which: str, value: str) -> list[RunRow]:
+        rows = self._rows(f"SELECT id, config, bundle, status, why FROM runs {which}", value)  # noqa: S608  our own words
+        return [RunRow(run, _decode(config, RunConfig), *rest) for run, config, *rest in rows]
+
     def _do(self, statement: str, *values: Any) -> None:  # noqa: ANN401  SQLite takes any of its types
         self._db.execute(statement, values)
 
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
+    def _rows(self, statement: str, *values: str | int) -> list[tuple[Any, ...]]:
         try:
+            return self._db.execute(statement, values).fetchall()
+        except sqlite3.Error as error:
+            raise StoreError(f"cannot be read ({error})", where="journal", remedy="Check the disk") from error
+
+    def _row(self, statement: str, *values: str | int) -> tuple[Any, ...] | None:
+        return next(iter(self._rows(f"{statement} LIMIT 1", *values)), None)
+
+    @contextmanager
+    def _transaction(self, *, durable: bool = True) -> Iterator[None]:
+        try:
+            self._db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield
-            except BaseException:
-                self._db.execute("ROLLBACK")
-                raise
-            self._db.execute("COMMIT")
+                self._db.execute("COMMIT")
+            finally:
+                if self._db.in_transaction:  # SQLite ends it by itself after some errors
+                    self._db.execute("ROLLBACK")
         except sqlite3.Error as error:
             raise StoreError(
                 f"cannot be written ({error})", where="journal", remedy="Check the disk's space"
             ) from error
+
+
+def _decode(body: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.DecodeError as error:
+        raise StoreError(
+            f"an entry that this edgepfl cannot read ({error})", where="journal", remedy="Update edgepfl"
+        ) from error
 
 
 def specs_of(trees: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, TensorSpec]]:

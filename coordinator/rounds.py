@@ -1,22 +1,28 @@
 """One round, as a pure machine: ``advance(round, event) -> (round, effects)``.
 
-No clock, no socket, no randomness and no tensors: events carry the time, effects say what the service is to do.  The
-service journals every event before it acts on the effects, so replaying the journal gives the same state.
+No clock, no socket, no randomness and no tensors: events carry the time, effects say what the service is to do (both
+are in :mod:`coordinator.events`).  The service journals every event before it acts on the effects, so replaying the
+journal gives the same state.
 
 Theory of operation::
 
-    SELECTING --enough devices--> REPORTING --all answered, goal or deadline--> REDUCING --stored--> COMMITTED
-        |                             |                                            |
-        +------------------- too few, cancelled, or the update failed -------------+---------------> ABANDONED
+    SELECTING --enough devices--> REPORTING --all answered, or deadline--> REDUCING --stored--> COMMITTED
+        |                             |                                        |
+        |                             +------- too few, or the update failed --+---> ABANDONED
+        +-----------------------------+------- a person ends the run ----------+---> STOPPED
 
-* **Selecting**: ready when ``goal`` devices are here, or ``minimum`` devices and ``gather`` seconds have passed.  The
-  service then chooses the cohort (:mod:`coordinator.cohort`) and says so with Chosen.
-* **Reporting**: every member has a *seat* with a lease.  Progress, Hello and Report renew it.  A lease that runs out
-  is answered once by sending the task again; the second time the seat is given up.  A report that comes after that
-  still counts while the round is open: a slow device only looks dead.
-* A report counts once; repetitions, and reports of another round or attempt, are answered but change nothing.
-* **Reducing**: nothing but Stored and StoreFailed matters any more.
-* ABANDONED changes nothing: the next attempt starts from the same checkpoint.
+* **Selecting**: ready when ``goal`` devices are here, or when at least ``minimum`` have been here for ``gather``
+  seconds.  The service then chooses the cohort (:mod:`coordinator.cohort`) and says so with Chosen.
+* **Reporting**: every member has a *seat* with a lease.  Progress and Hello renew it.  A lease that runs out is
+  answered once by sending the task again; the second time the seat is given up.  A report that comes after that still
+  counts while the round is open: a slow device only looks dead.
+* A report counts once, and so does a failure: what a member says after either changes nothing.
+* **The end of reporting**: nobody works any more, or the deadline passed.  With ``minimum`` reports the round goes on
+  to REDUCING with exactly these, else it is abandoned.  Members whose seats were given up count as absent until they
+  say Hello, so that the next round does not wait for them.
+* **Reducing**: nothing but Stored, StoreFailed and Stopped matters any more.
+* ABANDONED and STOPPED change nothing: the next attempt starts from the same checkpoint.
+* While the coordinator is cut off no time passes (the service does not say Ticked), and Reconnected renews every lease.
 """
 
 from __future__ import annotations
@@ -25,6 +31,33 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeAlias, assert_never
+
+from coordinator.events import (
+    Abandon,
+    Absent,
+    Announce,
+    Choose,
+    Chosen,
+    Commit,
+    Effect,
+    End,
+    Event,
+    Failed,
+    Fold,
+    Present,
+    Progressed,
+    Reconnected,
+    Reduce,
+    Release,
+    Reported,
+    Resend,
+    Resumed,
+    Stopped,
+    Stored,
+    StoreFailed,
+    Suspect,
+    Ticked,
+)
 
 
 class Phase(StrEnum):
@@ -35,6 +68,7 @@ class Phase(StrEnum):
     REDUCING = "reducing"
     COMMITTED = "committed"
     ABANDONED = "abandoned"
+    STOPPED = "stopped"
 
 
 class State(StrEnum):
@@ -54,7 +88,7 @@ class Policy:
         goal: devices to select.
         minimum: reports below which the round is abandoned.
         gather: seconds to wait for ``goal`` devices once ``minimum`` are here.
-        deadline: seconds from selection until the round ends with what it has.
+        deadline: seconds from selection until the round ends with the reports it has.
         lease: seconds without a sign of life after which a member is sent the task again, then given up.
     """
 
@@ -71,7 +105,7 @@ class Seat:
 
     Attributes:
         state: what it is doing.
-        until: when its lease ends, in seconds of the coordinator's clock.
+        until: of WORKING, when its lease ends, in seconds of the coordinator's clock.
         nudged: whether the task was sent again since its last sign of life.
         why: of LOST and FAILED, for people.
     """
@@ -93,6 +127,7 @@ class Round:
         phase: where it stands.
         since: when the phase began, in seconds of the coordinator's clock.
         present: the devices that could be selected, while SELECTING.
+        enough: since when at least ``minimum`` devices are here, None for not now.
         seats: the cohort, by device.
         why: of ABANDONED, for people.
     """
@@ -103,6 +138,7 @@ class Round:
     phase: Phase = Phase.SELECTING
     since: float = 0.0
     present: frozenset[str] = frozenset()
+    enough: float | None = None
     seats: Mapping[str, Seat] = field(default_factory=dict)
     why: str = ""
 
@@ -111,161 +147,6 @@ class Round:
         return tuple(sorted(device for device, seat in self.seats.items() if seat.state is state))
 
 
-# Events.
-
-
-@dataclass(frozen=True)
-class Present:
-    """A device is here: it said Hello."""
-
-    device: str
-    at: float
-
-
-@dataclass(frozen=True)
-class Absent:
-    """A device left."""
-
-    device: str
-    at: float
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """The cohort of the round."""
-
-    devices: tuple[str, ...]
-    at: float
-
-
-@dataclass(frozen=True)
-class Progressed:
-    """A member is at work."""
-
-    device: str
-    at: float
-
-
-@dataclass(frozen=True)
-class Reported:
-    """A member's report and upload are stored and screened."""
-
-    device: str
-    at: float
-
-
-@dataclass(frozen=True)
-class Failed:
-    """A member cannot do the task, or its upload was refused."""
-
-    device: str
-    why: str
-    at: float
-
-
-@dataclass(frozen=True)
-class Ticked:
-    """Time passed."""
-
-    at: float
-
-
-@dataclass(frozen=True)
-class Resumed:
-    """The coordinator restarted: its clock began anew, so every lease and deadline does."""
-
-    at: float
-
-
-@dataclass(frozen=True)
-class Stored:
-    """The new checkpoint is stored."""
-
-    at: float
-
-
-@dataclass(frozen=True)
-class StoreFailed:
-    """The update could not be computed or stored."""
-
-    why: str
-    at: float
-
-
-@dataclass(frozen=True)
-class Stopped:
-    """A person ended the run."""
-
-    at: float
-
-
-Event: TypeAlias = (
-    Present | Absent | Chosen | Progressed | Reported | Failed | Ticked | Resumed | Stored | StoreFailed | Stopped
-)
-
-
-# Effects.
-
-
-@dataclass(frozen=True)
-class Choose:
-    """Choose ``count`` of ``devices`` and answer with Chosen."""
-
-    devices: tuple[str, ...]
-    count: int
-
-
-@dataclass(frozen=True)
-class Announce:
-    """Send the task to the whole cohort at once."""
-
-    devices: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Resend:
-    """Send the task to one member again."""
-
-    device: str
-
-
-@dataclass(frozen=True)
-class Fold:
-    """Fold this member's upload."""
-
-    device: str
-
-
-@dataclass(frozen=True)
-class Release:
-    """Tell members that their work is no longer wanted."""
-
-    devices: tuple[str, ...]
-    why: str
-
-
-@dataclass(frozen=True)
-class Reduce:
-    """Close the reduction over these members, update, store, and answer with Stored or StoreFailed."""
-
-    devices: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Commit:
-    """Tell everyone that the round is over and whose reports count."""
-
-    devices: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Abandon:
-    """The round ended without a change."""
-
-    why: str
-
-
-Effect: TypeAlias = Choose | Announce | Resend | Fold | Release | Reduce | Commit | Abandon
 Step: TypeAlias = tuple[Round, tuple[Effect, ...]]
 
 
@@ -274,8 +155,8 @@ def advance(r: Round, event: Event) -> Step:
     match event:
         case Present(device, at):
             return _present(r, device, at)
-        case Absent(device, _):
-            return (replace(r, present=r.present - {device}), ()) if r.phase is Phase.SELECTING else (r, ())
+        case Absent(device, at):
+            return _select(replace(r, present=r.present - {device}), at) if r.phase is Phase.SELECTING else (r, ())
         case Chosen(devices, at):
             return _chosen(r, devices, at)
         case Progressed(device, at):
@@ -288,12 +169,10 @@ def advance(r: Round, event: Event) -> Step:
             return _ticked(r, at)
         case Resumed(at):
             return _resumed(r, at)
-        case Stored():
-            return _stored(r)
-        case StoreFailed(why, at):
-            return _abandon(r, why, at) if r.phase is Phase.REDUCING else (r, ())
-        case Stopped(at):
-            return _stopped(r, at)
+        case Reconnected(at):
+            return _reconnected(r, at), ()
+        case Stored() | StoreFailed() | Stopped():
+            return _over(r, event)
         case _:
             assert_never(event)
 
@@ -314,6 +193,8 @@ def waiting(r: Round) -> str:
             return f"committed with {len(r.devices(State.REPORTED))} reports"
         case Phase.ABANDONED:
             return f"abandoned: {r.why}"
+        case Phase.STOPPED:
+            return "stopped by a person"
 
 
 def _waiting_reports(r: Round) -> str:
@@ -345,10 +226,13 @@ def _present(r: Round, device: str, at: float) -> Step:
 
 def _select(r: Round, at: float) -> Step:
     here = len(r.present)
-    waited = at - r.since >= r.policy.gather
-    if here >= r.policy.goal or (here >= r.policy.minimum and waited):
-        return r, (Choose(tuple(sorted(r.present)), min(here, r.policy.goal)),)
-    return r, ()
+    if here < r.policy.minimum:
+        return replace(r, enough=None), ()
+    enough = at if r.enough is None else r.enough
+    state = replace(r, enough=enough)
+    if here >= r.policy.goal or at - enough >= r.policy.gather:
+        return state, (Choose(tuple(sorted(r.present)), min(here, r.policy.goal)),)
+    return state, ()
 
 
 def _chosen(r: Round, devices: tuple[str, ...], at: float) -> Step:
@@ -396,47 +280,62 @@ def _ticked(r: Round, at: float) -> Step:
         else:
             state = _seat(state, device, replace(seat, until=at + r.policy.lease, nudged=True))
             nudges.append(Resend(device))
-    state, effects = _maybe_end(state, at)
-    return state, (*nudges, *effects)
+    after, effects = _maybe_end(state, at)
+    return after, effects if after.phase is not Phase.REPORTING else tuple(nudges)
 
 
 def _maybe_end(r: Round, at: float) -> Step:
-    """End the round if nobody works any more or its deadline passed."""
-    if r.devices(State.WORKING) and at - r.since < r.policy.deadline:
+    """End the reporting if nobody works any more or its deadline passed."""
+    late = r.devices(State.WORKING)
+    if late and at - r.since < r.policy.deadline:
         return r, ()
+    lost = r.devices(State.LOST)
+    suspect = (Suspect(lost),) if lost else ()
     reported = r.devices(State.REPORTED)
     if len(reported) < r.policy.minimum:
-        return _abandon(r, f"{len(reported)} reports, at least {r.policy.minimum} needed ({_waiting_reports(r)})", at)
-    late = r.devices(State.WORKING)
+        why = f"{len(reported)} reports, at least {r.policy.minimum} needed ({_waiting_reports(r)})"
+        state, effects = _abandon(r, why, at)
+        return state, (*suspect, *effects)
     release = (Release(late, "the round ended at its deadline"),) if late else ()
-    return replace(r, phase=Phase.REDUCING, since=at), (*release, Reduce(reported))
+    return replace(r, phase=Phase.REDUCING, since=at), (*suspect, *release, Reduce(reported))
 
 
 def _resumed(r: Round, at: float) -> Step:
     """Start every wait anew, and do again what the effects before the crash may not have done."""
-    state = replace(r, since=at, present=frozenset())
+    state = replace(_reconnected(r, at), since=at)
+    folds = tuple(Fold(device) for device in r.devices(State.REPORTED))
     match r.phase:
         case Phase.REPORTING:
-            seats = {device: replace(seat, until=at + r.policy.lease, nudged=False) for device, seat in r.seats.items()}
-            folds = tuple(Fold(device) for device in r.devices(State.REPORTED))
-            return replace(state, seats=seats), folds
+            return state, folds
         case Phase.REDUCING:
-            reported = r.devices(State.REPORTED)
-            return state, (*(Fold(device) for device in reported), Reduce(reported))
+            return state, (*folds, Reduce(r.devices(State.REPORTED)))
         case _:
             return state, ()
 
 
-def _stored(r: Round) -> Step:
-    if r.phase is not Phase.REDUCING:
-        return r, ()
-    return replace(r, phase=Phase.COMMITTED), (Commit(r.devices(State.REPORTED)),)
+def _reconnected(r: Round, at: float) -> Round:
+    """Nobody is here until a Hello says so; whoever works gets a new lease."""
+    lease = Seat(State.WORKING, at + r.policy.lease)
+    seats = {device: lease if seat.state is State.WORKING else seat for device, seat in r.seats.items()}
+    match r.phase:
+        case Phase.SELECTING:
+            return replace(r, present=frozenset(), enough=None)
+        case Phase.REPORTING:
+            return replace(r, seats=seats)
+        case _:
+            return r
 
 
-def _stopped(r: Round, at: float) -> Step:
-    if r.phase in {Phase.COMMITTED, Phase.ABANDONED}:
-        return r, ()
-    return _abandon(r, "stopped by a person", at)
+def _over(r: Round, event: Stored | StoreFailed | Stopped) -> Step:
+    match event:
+        case Stored() if r.phase is Phase.REDUCING:
+            return replace(r, phase=Phase.COMMITTED), (Commit(r.devices(State.REPORTED)),)
+        case StoreFailed(why, at) if r.phase is Phase.REDUCING:
+            return _abandon(r, why, at)
+        case Stopped(at) if r.phase in {Phase.SELECTING, Phase.REPORTING, Phase.REDUCING}:
+            return replace(r, phase=Phase.STOPPED, since=at), (End(),)
+        case _:
+            return r, ()
 
 
 def _abandon(r: Round, why: str, at: float) -> Step:

@@ -1,4 +1,4 @@
-"""Looking at an upload before it may touch the model: declared tensors, finite, not enormous."""
+"""Looking at a report and its upload before they may touch the model: declared tensors, finite, not enormous."""
 
 from __future__ import annotations
 
@@ -10,6 +10,35 @@ from edgepfl import codec
 from edgepfl.errors import CodecError
 from edgepfl.plan import Plan, Role
 from edgepfl.tree import Trees
+from edgepfl.wire import Report
+
+
+def check_report(report: Report, plan: Plan, *, trains: bool) -> None:
+    """Refuse a report whose upload is not worth fetching.
+
+    Args:
+        report: well-formed, from a member of the cohort.
+        plan: what was declared.
+        trains: whether this round trains.
+
+    Raises:
+        CodecError: no upload where one is due, one where none is, one longer than what was declared can be, or one made
+            of no examples.
+    """
+    where = f"report of {report.device}"
+    if not trains:
+        if report.upload is not None:
+            raise CodecError("it has an upload, and nothing was to be trained", where=where)
+        return
+    if report.upload is None:
+        raise CodecError("it has no upload", where=where)
+    if report.examples == 0:
+        raise CodecError("it trained on no examples", where=where)
+    most = codec.HEADER_LIMIT + sum(
+        spec.nbytes for slot in plan.by_role(Role.UP).values() for spec in slot.tensors.values()
+    )
+    if report.upload.size > most:
+        raise CodecError(f"an upload of {report.upload.size} bytes, at most {most} are possible", where=where)
 
 
 def screen(data: bytes, plan: Plan, *, device: str, max_norm: float) -> Trees:

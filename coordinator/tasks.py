@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from coordinator.config import RunConfig
+from edgepfl import wire
 from edgepfl.algorithms import Algorithm
+from edgepfl.errors import RunError, WireError
 from edgepfl.plan import Plan
 from edgepfl.seeds import derive, generator
 from edgepfl.wire import BlobRef, Member, Task
@@ -51,3 +53,24 @@ def make(
         deadline=config.deadline,
         heartbeat=config.lease / HEARTBEATS,
     )
+
+
+def widest(config: RunConfig) -> tuple[str, ...]:
+    """A cohort whose names take as many bytes as any of this run can."""
+    return tuple(f"{k:036}" for k in range(config.goal))
+
+
+def check_size(task: Task) -> None:
+    """Refuse a run whose tasks do not fit into a message.
+
+    Raises:
+        RunError: they do not.
+    """
+    try:
+        wire.encode(task)
+    except WireError as error:
+        raise RunError(
+            f"its tasks would not fit into a message ({error.what})",
+            where=task.run,
+            remedy="Select fewer devices, or export a smaller model",
+        ) from error

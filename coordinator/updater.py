@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from edgepfl import algorithms
 from edgepfl.algorithms import Algorithm, Cohort
-from edgepfl.errors import RunError
-from edgepfl.plan import Plan, Role
+from edgepfl.errors import ConfigError, RunError
+from edgepfl.plan import Plan, Role, resolve
 from edgepfl.tree import Tree, Trees
 
 Settings = dict[str, float | str]
@@ -21,20 +22,21 @@ def algorithm_of(plan: Plan, settings: Settings) -> Algorithm:
         RunError: the plan was made by another version of the algorithm.
     """
     kind = algorithms.load(plan.algorithm)
-    if kind.slots.keys() != plan.slots.keys():
+    if resolve(kind.slots, plan.model, plan.personal, plan.hyper) != plan.slots:
         raise RunError(
             "the bundle's slots are not this version's",
             where=plan.algorithm,
             remedy="Export the bundle again",
         )
-    for name in settings.keys() & plan.fixed.keys():
-        if str(settings[name]) != str(plan.fixed[name]):
-            raise RunError(
-                f"{name} shaped the graphs as {plan.fixed[name]}",
+    algorithm = algorithms.build(plan.algorithm, {**plan.fixed, **plan.server, **plan.hyper, **settings})
+    for name, shaped in plan.fixed.items():
+        if getattr(algorithm, name) != shaped:
+            raise ConfigError(
+                f"{name} shaped the graphs as {shaped}",
                 where=plan.algorithm,
                 remedy=f"Export again with --set {name}={settings[name]}",
             )
-    return algorithms.build(plan.algorithm, {**plan.fixed, **plan.server, **plan.hyper, **settings})
+    return algorithm
 
 
 def first_state(algorithm: Algorithm, plan: Plan, model: Tree) -> Trees:
@@ -44,9 +46,18 @@ def first_state(algorithm: Algorithm, plan: Plan, model: Tree) -> Trees:
 
 
 def next_state(algorithm: Algorithm, state: Trees, got: Cohort) -> Trees:
-    """The server's state after a round, as NumPy trees."""
+    """The server's state after a round, as NumPy trees.
+
+    Raises:
+        RunError: it is not finite.
+    """
     with torch.no_grad():
-        return _numpy(algorithm.update({name: _torch(tree) for name, tree in state.items()}, got))
+        after = _numpy(algorithm.update({name: _torch(tree) for name, tree in state.items()}, got))
+    for slot, tree in after.items():
+        for name, tensor in tree.items():
+            if not np.isfinite(tensor).all():
+                raise RunError(f"the new {slot}/{name} is not finite", where="update", remedy="Lower the step sizes")
+    return after
 
 
 def downloads(algorithm: Algorithm, state: Trees, device: str) -> Trees:

@@ -65,7 +65,7 @@ async def _serve(config: AgentConfig) -> None:
             bus=MqttBus(mqtt_settings(config.broker, config.device), will=will(config.fleet, config.device, number)),
             place=place,
             examples=examples,
-            workshop=Workshop(lambda bundle: OnnxRunner(bundle, runtime)),
+            workshop=Workshop(lambda bundle: OnnxRunner(bundle, runtime), most=1),  # memory is scarce on a board
             pool=pool,
         )
         await until_signal(service.run())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -11,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 
+from edgepfl.bus.lock import ProcessLock
 from edgepfl.errors import StoreError
 
 _OWNER_ONLY = 0o600
@@ -41,12 +41,12 @@ class Database:
     def __init__(self, path: Path, application: int, migrations: Sequence[Sequence[str]]) -> None:
         self._path = path
         self._mutex = Lock()
-        self._lock: int | None = None
+        self._lock: ProcessLock | None = None
         self._connection: sqlite3.Connection | None = None
         try:
             with _explained(path):
                 path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                self._lock = _lock(path)
+                self._lock = ProcessLock(path.with_name(f"{path.name}.lock"), subject=path, holder="agent")
                 os.close(os.open(path, os.O_RDWR | os.O_CREAT, _OWNER_ONLY))
                 self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
                 _prepare(self._connection, path)
@@ -80,7 +80,7 @@ class Database:
                 self._connection.close()
                 self._connection = None
             if self._lock is not None:
-                os.close(self._lock)
+                self._lock.close()
                 self._lock = None
 
     def _migrate(self, application: int, migrations: Sequence[Sequence[str]]) -> None:
@@ -123,21 +123,6 @@ def _pragma(connection: sqlite3.Connection, name: str) -> int:
 def _is_empty(connection: sqlite3.Connection) -> bool:
     [tables] = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     return bool(tables == 0)
-
-
-def _lock(path: Path) -> int:
-    """The descriptor of a lock that the system releases when this process ends, however it ends."""
-    lock = os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT, _OWNER_ONLY)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        raise StoreError(
-            "another agent is using it",
-            where=str(path),
-            remedy="Stop that agent, or give this one a state directory of its own",
-        ) from None
-    return lock
 
 
 @contextmanager

@@ -10,9 +10,7 @@ has happened and the task is done again from the same state, after it the report
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
-import os
 import time
 from collections import deque
 from collections.abc import Callable
@@ -20,10 +18,10 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 
-import edgepfl
 from device_agent import session
 from device_agent.data import Examples
 from device_agent.interpreter import Stopped
+from device_agent.messages import Speaker, inline
 from device_agent.session import Effect, Session, Standing, TaskId, task_id
 from device_agent.store import Store
 from device_agent.work import Job, Materials, Product, Workshop
@@ -33,10 +31,9 @@ from edgepfl.bus.blobs import BlobStore
 from edgepfl.bus.chunks import Receiver, Sender
 from edgepfl.errors import EdgepflError, StoreError, TransferError, WireError
 from edgepfl.topics import Chunk, FromDevice, ToAll, ToDevice, Topics
-from edgepfl.wire import BlobRef, Cancel, Commit, Failed, Gone, Hello, Need, Progress, Report, RollCall, Task
+from edgepfl.wire import BlobRef, Cancel, Commit, Gone, Need, Report, RollCall, Task
 
 log = logging.getLogger(__name__)
-_MIB = 1 << 20
 _AGAIN = 1.0  # seconds until a message is tried again that the bus had no room for
 
 
@@ -99,7 +96,7 @@ class AgentService:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._topics = Topics(fleet)
-        self._number = number
+        self._speaker = Speaker(device, number, workshop.runtime, len(examples.train_x))
         self._bus = bus
         self._place = place
         self._examples = examples
@@ -158,7 +155,7 @@ class AgentService:
             job.stop.set()
         if self._jobs:
             await asyncio.wait(self._jobs)
-        self._send(Gone(self._state.device, self._number))
+        self._send(self._speaker.gone())
         await self._bus.stop()
 
     def _break(self, error: BaseException) -> None:
@@ -236,7 +233,7 @@ class AgentService:
     def _carry_out(self, effect: Effect) -> None:
         match effect:
             case session.SayHello(pending):
-                self._try(effect, self._hello(pending))
+                self._try(effect, self._send(self._speaker.hello(pending)))
             case session.SendReports():
                 self._try(effect, self._reports())
             case session.Fetch(ref):
@@ -252,11 +249,9 @@ class AgentService:
                 self._forget_offers()
             case session.SendProgress(task):
                 steps = self._job.steps if self._job is not None else 0
-                self._send(Progress(self._state.device, self._number, task.run, task.round, task.attempt, steps))
+                self._send(self._speaker.progress(task, steps))
             case session.SendFailed(task, code, detail):
-                text = detail[:256].encode("utf-8", "replace").decode()  # a file's name may have half a surrogate
-                failed = Failed(self._state.device, self._number, task.run, task.round, task.attempt, code, text)
-                self._try(effect, self._send(failed))
+                self._try(effect, self._send(self._speaker.failed(task, code, detail)))
 
     def _try(self, effect: Effect, sent: bool) -> None:  # noqa: FBT001  what the bus said
         """Remember an effect that the bus did not take, to try it again."""
@@ -272,19 +267,6 @@ class AgentService:
         owed, self._owed = self._owed, {}
         for effect in owed.values():
             self._carry_out(effect)
-
-    def _hello(self, pending: TaskId | None) -> bool:
-        return self._send(
-            Hello(
-                device=self._state.device,
-                session=self._number,
-                runtimes=(self._workshop.runtime,),
-                examples=len(self._examples.train_x),
-                memory_mib=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // _MIB,
-                agent=edgepfl.__version__,
-                pending=(pending.run, pending.round) if pending else ("", -1),
-            )
-        )
 
     def _reports(self) -> bool:
         topic = self._topics.build(FromDevice(self._state.device, Report.KIND))
@@ -378,23 +360,10 @@ class AgentService:
     def _keep(self, task: Task, product: Product) -> None:
         """Store a result; the KEEP slots and the report that goes with them in one transaction."""
         upload = None
-        if product.upload is not None and len(product.upload) > wire.INLINE_LIMIT:
-            upload = self._place.offered.put(product.upload)
-        elif product.upload is not None:
-            upload = BlobRef(hashlib.sha256(product.upload).hexdigest(), len(product.upload), product.upload)
-        report = Report(
-            device=self._state.device,
-            session=self._number,
-            run=task.run,
-            round=task.round,
-            attempt=task.attempt,
-            examples=len(self._examples.train_x),
-            steps=product.steps,
-            upload=upload,
-            metrics=dict(product.metrics),
-            seconds=dict(product.seconds),
-            kept=product.kept,
-        )
+        if product.upload is not None:
+            small = len(product.upload) <= wire.INLINE_LIMIT
+            upload = inline(product.upload) if small else self._place.offered.put(product.upload)
+        report = self._speaker.report(task, product, upload)
         if product.serving is not None:
             self._place.store.set_serving(task.run, task.round, product.serving)
         self._place.store.commit_pending(
@@ -409,7 +378,10 @@ class AgentService:
 
     def _forget_offers(self) -> None:
         """Keep the blobs of the reports that wait, and no others."""
-        waiting = [wire.decode(each.report, where="outbox") for each in self._place.store.outbox()]
+        try:
+            waiting = [wire.decode(each.report, where="outbox") for each in self._place.store.outbox()]
+        except WireError:  # written by another version of this agent
+            return
         uploads = [report.upload for report in waiting if isinstance(report, Report) and report.upload is not None]
         self._place.offered.keep_only({upload.sha256 for upload in uploads})
 
@@ -442,7 +414,7 @@ class AgentService:
             if self._clock() >= self._pay_at:
                 self._pay()
             self._pump()
-        except EdgepflError as error:
+        except Exception as error:  # noqa: BLE001  a timer has no caller: the service must end with it, not go deaf
             self._break(error)
 
     def _send(self, message: wire.Message) -> bool:

@@ -279,7 +279,7 @@ def _task(s: Session, task: Task, at: float) -> Step:
     this, here = task_id(task), s.standing(task.run)
     opened = (task.round, task.attempt)
     accepted = next((member.accepted_round for member in task.cohort if member.device == s.device), None)
-    if accepted is None:
+    if accepted is None or accepted >= task.round:  # not for us, or it contradicts itself
         return s, ()
     if task.round <= here.settled:
         # Late, and then the answer is ignored; or from a coordinator that was set back, and then a person must know.

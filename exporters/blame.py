@@ -12,18 +12,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from exporters.model import Model
 
 
-class _Watch(TorchDispatchMode):
+class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch left it untyped
     """Notes in which module each operator is first called."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # likewise
         self.inside: list[str] = []
         self.seen: dict[str, str] = {}
 
     def __torch_dispatch__(
         self,
         func: torch._ops.OpOverload[..., Any],
-        types: Sequence[type],  # noqa: ARG002  torch's own signature
+        types: Sequence[type],
         args: tuple[object, ...] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:

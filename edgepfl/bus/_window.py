@@ -196,7 +196,7 @@ def _ranges(chunks: int) -> tuple[tuple[int, int], ...]:
 def _bits(ranges: Iterable[tuple[int, int]], count: int) -> int:
     chunks = 0
     for start, stop in ranges:
-        last = stop  # before any shift: the numbers come from the network
+        last = min(stop, count)  # before any shift: the numbers come from the network
         if start < last:
             chunks |= (1 << last) - (1 << start)
     return chunks

@@ -70,6 +70,11 @@ class Receiver:
         """The SHA-256 of each blob that is still coming."""
         return frozenset(fetch.ref.sha256 for fetch in self._fetches.values())
 
+    def here(self, sha256: str) -> int:
+        """How many chunks of a wanted blob have come; 0 if it is not wanted."""
+        fetch = self._fetches.get(sha256[:16])
+        return fetch.have.bit_count() if fetch is not None and fetch.ref.sha256 == sha256 else 0
+
     def want(self, ref: BlobRef, now: float) -> bool:
         """True if the blob is here (or inline: it is verified and stored), else False and it will be asked for.
 

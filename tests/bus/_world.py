@@ -14,7 +14,7 @@ from simulators.broker import BrokerHandle
 
 AnyBus = MqttBus | LoopbackBus
 AnyEvent = TypeVar("AnyEvent", bound=Event)
-PATIENCE = 5.0  # seconds; far more than anything here takes
+PATIENCE = 30.0  # seconds; far more than anything here takes
 
 
 def make_bus(transport: BrokerHandle | LoopbackBroker, name: str, *, will: Will | None = None) -> AnyBus:

@@ -133,6 +133,7 @@ def test_a_chunk_must_fit(index: int, change: object) -> None:
     assert fetch.accepts(0, data[:CHUNK])
     assert fetch.accepts(1, data[CHUNK:])
     assert not fetch.took(0, 0.0).accepts(0, data[:CHUNK])
+    assert not Fetch(BlobRef("0" * 64, 3, chunks=digests(b"longer"))).accepts(0, b"longer")
 
 
 @pytest.mark.parametrize(

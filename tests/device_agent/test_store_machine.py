@@ -171,14 +171,16 @@ class Words(RuleBasedStateMachine):
             self.store.close()
             shutil.rmtree(self.root)
 
-    @rule(round_=st.integers(0, 5), attempt=st.integers(0, 2), keep=st.binary(max_size=4))
-    def commit_pending(self, round_: int, attempt: int, keep: bytes) -> None:
-        if round_ > self.settled[0] and all((round_, attempt) >= key for key in self.pending):
+    @rule(ahead=st.integers(1, 3), attempt=st.integers(0, 2), keep=st.binary(max_size=4))
+    def commit_pending(self, ahead: int, attempt: int, keep: bytes) -> None:
+        round_ = self.settled[0] + ahead
+        if all((round_, attempt) >= key for key in self.pending):
             self.store.commit_pending("r", round_, attempt, keep=keep, report=keep)
             self.pending = {(round_, attempt): keep}
 
-    @rule(q=st.integers(-1, 6), r=st.integers(0, 6), a=st.integers(0, 2))
-    def settle(self, q: int, r: int, a: int) -> None:
+    @rule(accepted=st.integers(-2, 4), opened=st.integers(0, 5), a=st.integers(0, 2))
+    def settle(self, accepted: int, opened: int, a: int) -> None:
+        q, r = self.settled[0] + accepted, self.settled[0] + opened
         word = self.store.settle("r", q, r, a)
         if q >= self.settled[0]:
             for (p, b), keep in list(self.pending.items()):
@@ -188,8 +190,9 @@ class Words(RuleBasedStateMachine):
                     del self.pending[p, b]
         assert word == (self.settled[0], next(iter(self.pending), None), self.settled[0] < q)
 
-    @rule(r=st.integers(0, 6), counts=st.booleans())
-    def close_round(self, r: int, counts: bool) -> None:  # noqa: FBT001  hypothesis draws it
+    @rule(ahead=st.integers(-1, 4), counts=st.booleans())
+    def close_round(self, ahead: int, counts: bool) -> None:  # noqa: FBT001  hypothesis draws it
+        r = self.settled[0] + ahead
         self.store.close_round("r", r, accepted=counts)
         for (p, b), keep in list(self.pending.items()):
             if p == r:

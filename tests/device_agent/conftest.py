@@ -1,0 +1,18 @@
+"""A real bundle, exported once."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgepfl.algorithms.ditto import Ditto
+from edgepfl.bundle import Bundle
+from exporters.build import build
+from exporters.zoo import mlp
+
+INPUTS, CLASSES = 20, 3
+
+
+@pytest.fixture(scope="session")
+def ditto() -> Bundle:
+    """Ditto on a model whose uploads are too long for a message."""
+    return build(Ditto(), mlp(inputs=INPUTS, hidden=400, classes=CLASSES, batch=4))

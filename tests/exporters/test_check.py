@@ -1,0 +1,167 @@
+"""The faults that were found in current exporters and runtimes, planted again: each must be caught."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from _models import draws_of, fedavg, reference_of, tiny_cnn
+from torch import Tensor, nn
+from torch.func import grad_and_value
+
+from edgepfl.bundle import golden_vectors
+from edgepfl.errors import ExportError, GraphMismatch
+from edgepfl.plan import Entry, Port
+from exporters import onnx
+from exporters.binding import Binding
+from exporters.check import Arrays, Checked, Run, check
+from exporters.convolution import convolution_backward
+from exporters.decompositions import OWN, Table, complete
+from exporters.draws import Draws
+from exporters.entries import EntryFunction, Outputs, Values, entry_functions
+from exporters.graph import TracedGraph, trace
+from exporters.model import Model
+from exporters.ort import PoisonedOnnx
+
+aten = torch.ops.aten
+
+
+def _traced(binding: Binding, table: Table | None = None) -> tuple[TracedGraph, Checked]:
+    traced = trace(entry_functions(binding)[Entry.STEP], table)
+    reference = reference_of(binding)
+    return traced, Checked(Entry.STEP, traced.ports, lambda feeds: reference.run(Entry.STEP, feeds))
+
+
+def _runner(traced: TracedGraph) -> Run:
+    return PoisonedOnnx(onnx.export(traced), traced.ports).run
+
+
+@functools.cache
+def _tiny() -> tuple[TracedGraph, Checked, Run]:
+    """The step of the tiny model, exported once."""
+    traced, checked = _traced(Binding(fedavg(), tiny_cnn()))
+    return traced, checked, _runner(traced)
+
+
+def _tiny_draws() -> Draws:
+    return draws_of(Binding(fedavg(), tiny_cnn()))
+
+
+def _cross_entropy_step(binding: Binding) -> EntryFunction:
+    """``w - gradient of torch's own mean cross-entropy``."""
+    ports = (*binding.slot_ports(Entry.STEP), *binding.batch_ports)
+
+    def call(values: Values) -> Outputs:
+        params = {name: values[f"x/{name}"] for name in binding.model.specs}
+
+        def loss(tensors: dict[str, Tensor]) -> Tensor:
+            logits = torch.func.functional_call(binding.model.module, tensors, (values["batch:x"],))
+            return nn.functional.cross_entropy(logits, values["batch:y"])
+
+        gradient, _ = grad_and_value(loss)(params)
+        return [
+            (_next(port), params[port.tensor] - gradient[port.tensor])
+            for port in ports
+            if port.group == "x" and port.tensor
+        ]
+
+    return EntryFunction(Entry.STEP, ports, call)
+
+
+def _next(port: Port) -> Port:
+    return Port(f"next:{port.name}", port.kind, port.group, port.spec, port.tensor)
+
+
+def test_a_gradient_that_is_batch_size_times_too_large_is_caught() -> None:
+    binding = Binding(fedavg(), Model(nn.Linear(5, 3), (5,), 3, batch=8))
+    function = _cross_entropy_step(binding)
+
+    def reference(feeds: Arrays) -> Arrays:
+        values = {name: torch.from_numpy(np.array(array)) for name, array in feeds.items()}
+        values |= {name: value.double() for name, value in values.items() if value.is_floating_point()}
+        filled = {p.name: values.get(p.name, torch.zeros(p.spec.shape)) for p in function.inputs}
+        return {port.name: tensor.detach().numpy() for port, tensor in function.call(filled)}
+
+    right, wrong = trace(function), trace(function, OWN)
+    checked = Checked(Entry.STEP, right.ports, reference)
+    assert check(checked, _runner(right), draws_of(binding))
+    with pytest.raises(GraphMismatch, match=r"step.*next:x/bias is off by"):
+        check(checked, _runner(wrong), draws_of(binding))
+
+
+def test_outputs_that_add_to_what_an_earlier_call_left_are_caught() -> None:
+    _, checked, run = _tiny()
+    left: dict[str, Any] = {}
+
+    def accumulating(feeds: Arrays) -> Arrays:
+        for name, array in run(feeds).items():
+            left[name] = left.get(name, 0) + array  # right on the first call
+        return left
+
+    with pytest.raises(GraphMismatch, match="onnx graph step") as caught:
+        check(checked, accumulating, _tiny_draws(), where="onnx")
+    assert "is off by" in caught.value.what
+
+
+def test_outputs_that_are_never_written_are_caught() -> None:
+    _, checked, run = _tiny()
+
+    def forgetful(feeds: Arrays) -> Arrays:
+        found = dict(run(feeds))
+        found["metric:loss"] = np.full((), np.nan, np.float32)
+        return found
+
+    with pytest.raises(GraphMismatch, match="metric:loss is off by nan") as caught:
+        check(checked, forgetful, _tiny_draws())
+    assert caught.value.where.startswith("graph graph step")
+
+
+def test_convolution_has_no_gradient_of_its_own_in_onnx() -> None:
+    own = (aten.convolution.default, aten.convolution_backward.default)
+    table = {operator: function for operator, function in complete().items() if operator not in own}
+    model = tiny_cnn()
+    traced, _ = _traced(Binding(fedavg(), model), table)
+    with pytest.raises(ExportError, match="convolution_backward has no translation") as caught:
+        onnx.export(traced, model)
+    assert caught.value.where == "module conv (Conv1d)"
+
+
+def _unflipped(*args: Any) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # noqa: ANN401  aten's arguments
+    in_x, in_weight, in_bias = convolution_backward(*args)
+    return in_x, None if in_weight is None else in_weight.flip(2), in_bias
+
+
+def test_a_wrong_gradient_of_convolution_is_caught() -> None:
+    binding = Binding(fedavg(), tiny_cnn())
+    traced, checked = _traced(binding, {**complete(), aten.convolution_backward.default: _unflipped})
+    with pytest.raises(GraphMismatch, match=r"next:x/conv\.weight is off by") as caught:
+        check(checked, _runner(traced), draws_of(binding))
+    assert caught.value.remedy
+
+
+def test_the_golden_vectors_are_what_the_reference_gives() -> None:
+    traced, checked, run = _tiny()
+    feeds, expected = golden_vectors(traced.ports, check(checked, run, _tiny_draws()), where="golden")
+    assert set(feeds["batch:weight"].tolist()) == {0.0, 1.0}  # padding rows are in it
+    for name, array in checked.reference(feeds).items():
+        np.testing.assert_array_equal(array.astype(np.float32), expected[name])
+
+
+def test_a_reference_that_jumps_or_is_not_finite_is_told_apart_from_a_wrong_graph() -> None:
+    traced, _, run = _tiny()
+    draws = _tiny_draws()
+    rng = np.random.default_rng(0)
+
+    def constant(value: float) -> Run:
+        return lambda _: {port.name: np.full(port.spec.shape, value) for port in traced.ports.outputs}
+
+    def jumping(_: Arrays) -> Arrays:
+        return constant(rng.random())({})
+
+    with pytest.raises(ExportError, match="not finite"):
+        check(Checked(Entry.STEP, traced.ports, constant(np.inf)), run, draws)
+    with pytest.raises(ExportError, match="jumps"):
+        check(Checked(Entry.STEP, traced.ports, jumping), run, draws)
