@@ -10,6 +10,7 @@ import edgepfl
 from edgepfl.errors import EdgepflError
 
 GROUP = "edgepfl.commands"
+OURS = {"coordinator", "device_agent", "edgepfl", "exporters", "simulators"}
 SUMMARIES = {
     "agent": "run a device's agent (on the board)",
     "compare": "train with several algorithms on the same fleet and print one table",
@@ -41,7 +42,7 @@ def _call(point: EntryPoint, words: list[str]) -> int:
         command: Callable[[list[str]], int] = point.load()
         return command(words)
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] == "edgepfl":
+        if error.name is None or error.name.partition(".")[0] in OURS:
             raise
         print(
             f"edgepfl {point.name}: needs the package {error.name!r}, which is not installed. "
