@@ -10,67 +10,33 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from concurrent.futures import Executor, Future
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
 from typing import TypeVar
 
 import msgspec
 
 from coordinator import events, rounds, tasks, updater
-from coordinator.checkpoint import Saved, Vault
+from coordinator.checkpoint import Saved
 from coordinator.cohort import choose
-from coordinator.devices import Fleet
+from coordinator.desk import Desk
 from coordinator.events import Event
-from coordinator.journal import Checkpoint, Journal, Result, RoundCost, RunRow, Status
+from coordinator.journal import Checkpoint, Result, RoundCost, RunRow, Status
 from coordinator.reduction import Reduction, Upload
 from coordinator.rounds import Phase, Policy, Round, State
 from coordinator.screen import check_report, screen
 from edgepfl.bundle import unpack
-from edgepfl.bus import Traffic
 from edgepfl.errors import CodecError, EdgepflError, StoreError
 from edgepfl.plan import Role
-from edgepfl.topics import Address, ToAll, ToDevice
+from edgepfl.topics import ToAll, ToDevice
 from edgepfl.tree import Trees
-from edgepfl.wire import BlobRef, Cancel, Commit, Message, Report, Task
+from edgepfl.wire import BlobRef, Cancel, Commit, Report, Task
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 COMPACT_AFTER = 1000  # journalled events
 _WHY_LENGTH = 300  # characters of a reason that came from a device
-
-
-@dataclass(frozen=True)
-class Desk:
-    """What a run works with; all of it belongs to the service.
-
-    Attributes:
-        journal: the truth.
-        vault: the blob stores.
-        send: publishes a message.
-        fleet: who is here.
-        suspect: takes devices for absent and asks them for a Hello.
-        forget: gives up every upload that is not expected any more.
-        traffic: what crossed the bus so far.
-        worker: one thread for arithmetic.
-        clock: seconds that never go back.
-        device: where uploads are folded.
-        changed: called after every change that a watcher may want to see.
-        broken: called with an error that no job expected.
-    """
-
-    journal: Journal
-    vault: Vault
-    send: Callable[[Address, Message], None]
-    fleet: Callable[[], Fleet]
-    suspect: Callable[[tuple[str, ...]], None]
-    forget: Callable[[], None]
-    traffic: Callable[[], Traffic]
-    worker: Executor
-    clock: Callable[[], float]
-    device: str
-    changed: Callable[[], None]
-    broken: Callable[[BaseException], None]
 
 
 class ActiveRun:
@@ -96,9 +62,9 @@ class ActiveRun:
         self._algorithm = updater.algorithm_of(self._plan, row.config.hyper)
         self._accepted = desk.journal.accepted(row.id)
         self._saved = desk.vault.load(self._algorithm, checkpoint)
-        self._jobs: set[asyncio.Task[None]] = set()
-        tasks.check_size(self._task(tasks.widest(row.config)))
+        self._round: Round
         self._begin(Round(0, 0, self._policy()))
+        tasks.check_size(self._task(()), row.config.goal)
 
     @property
     def round(self) -> Round:
@@ -187,16 +153,11 @@ class ActiveRun:
     def reported(self, report: Report) -> None:
         """Screen an expected report whose upload is here, then let the machine have it."""
         self._screening.add(report.device)
-        self._spawn(self._screen(report), f"screen {report.device}")
+        self._desk.spawn(self._screen(report), f"{self.row.id}: screen {report.device}")
 
     def stop(self) -> None:
         """End the run because a person said so."""
         self.feed(events.Stopped(self._desk.clock()))
-
-    async def close(self) -> None:
-        """Wait for what the worker is doing, and for what comes of it."""
-        while self._jobs:
-            await asyncio.wait(self._jobs)
 
     # The machine.
 
@@ -242,7 +203,9 @@ class ActiveRun:
             case events.Suspect(devices):
                 self._desk.suspect(devices)
             case events.Reduce(devices):
-                self._spawn(self._reduce(devices), f"reduce round {self._round.number}")
+                self._desk.spawn(
+                    self._reduce(self._round, devices), f"{self.row.id}: reduce round {self._round.number}"
+                )
             case events.Commit(devices):
                 self._desk.send(ToAll(Commit.KIND), Commit(self.row.id, self._round.number, devices))
                 self._next_round()
@@ -350,10 +313,9 @@ class ActiveRun:
         else:
             self.feed(events.Reported(report.device, self._desk.clock()), _bare(report))
 
-    async def _reduce(self, devices: tuple[str, ...]) -> None:
-        this, final = self._round, self._is_final
+    async def _reduce(self, this: Round, devices: tuple[str, ...]) -> None:
         try:
-            saved = self._unchanged() if final else await self._work(self._updater(devices))
+            saved = self._unchanged() if self._is_final else await self._work(self._updater(devices))
         except StoreError:
             raise
         except Exception as error:  # an algorithm's fault must not end the service
@@ -413,16 +375,6 @@ class ActiveRun:
 
     async def _work(self, function: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._desk.worker, function, *arguments)
-
-    def _spawn(self, job: Coroutine[None, None, None], name: str) -> None:
-        task = asyncio.get_running_loop().create_task(job, name=f"{self.row.id}: {name}")
-        self._jobs.add(task)
-        task.add_done_callback(self._finished)
-
-    def _finished(self, job: asyncio.Task[None]) -> None:
-        self._jobs.discard(job)
-        if not job.cancelled() and (error := job.exception()) is not None:
-            self._desk.broken(error)
 
 
 def _wording(why: str) -> str:

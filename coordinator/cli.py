@@ -27,6 +27,7 @@ _RUN_NUMBERS = {
     "minimum": "reports below which a round is abandoned",
     "gather": "seconds to wait for GOAL devices once MINIMUM are here",
     "deadline": "seconds a round may take",
+    "attempts": "attempts at a round, after which the run fails",
     "lease": "seconds without a sign of life until a device is asked again",
     "seed": "of everything random",
     "evaluate-every": "rounds between evaluations on the devices",
@@ -86,7 +87,7 @@ async def _start(state: Path, request: control.Request, *, watch: bool, as_json:
 
 
 async def _watch(state: Path, name: str, *, as_json: bool) -> int:
-    last = None
+    last, status = None, ""
     async for answer in control.ask(state, control.Request("watch", run=name)):
         if not isinstance(answer.ok, RunStatus):
             continue
@@ -94,8 +95,8 @@ async def _watch(state: Path, name: str, *, as_json: bool) -> int:
         if line != last:
             print(line, flush=True)
         last, status = line, answer.ok.status
-    if last is None:
-        raise RunError("the coordinator hung up", where=name)
+    if status in {"", "running"}:
+        raise RunError("the coordinator hung up", where=name, remedy="Start it again: it goes on with the run")
     return 0 if status == "done" else 1
 
 

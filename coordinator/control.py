@@ -1,8 +1,8 @@
 """How ``edgepfl run`` talks to a coordinator: lines of JSON over a Unix socket in its state directory.
 
-Whoever may read the directory may control the service; nobody else can reach it.  A request is one line, an object with
-``do`` ("start", "stop", "status" or "watch"); the answer is one line, ``{"ok": ...}`` or ``{"error": ...}``, and for
-"watch" one line for every change until the run ends.
+Only the user who runs the coordinator can connect to it.  A request is one line, an object with ``do`` ("start",
+"stop", "status" or "watch"); the answer is one line, ``{"ok": ...}`` or ``{"error": ...}``, and for "watch" one line for
+every change until the run ends.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -93,21 +93,30 @@ class _Handler:
         self._coordinator = coordinator
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one connection's one request."""
+        """Answer one connection's one request; who hangs up needs no answer any more."""
+        try:
+            with contextlib.suppress(ConnectionError):
+                await self._answer(reader, writer)
+        finally:
+            writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             request = msgspec.json.decode(await reader.readline(), type=Request)
-            async for answer in self._answers(request):
-                writer.write(msgspec.json.encode(answer) + b"\n")
-                await writer.drain()
+            async with contextlib.aclosing(self._answers(request, reader)) as answers:
+                async for answer in answers:
+                    writer.write(msgspec.json.encode(answer) + b"\n")
+                    await writer.drain()
+        except ConnectionError:
+            raise
         except (msgspec.DecodeError, EdgepflError, OSError, ValueError) as error:
             writer.write(msgspec.json.encode(Answer(error=str(error))) + b"\n")
-        finally:
-            with contextlib.suppress(ConnectionError):
-                await writer.drain()
-                writer.close()
+            await writer.drain()
 
-    async def _answers(self, request: Request) -> AsyncIterator[Answer]:
+    async def _answers(self, request: Request, reader: asyncio.StreamReader) -> AsyncGenerator[Answer, None]:
         match request:
+            case Request("start", config=None):
+                yield Answer(error="a start needs a config")
             case Request("start", bundle=bundle, config=RunConfig() as config):
                 yield Answer(self._coordinator.start_run(config, await asyncio.to_thread(Path(bundle).read_bytes)))
             case Request("stop", run=run):
@@ -117,10 +126,25 @@ class _Handler:
             case Request("status", run=run):
                 yield Answer(self._coordinator.status(run))
             case Request("watch", run=run):
-                async for status in self._coordinator.watch(run or self._coordinator.status().run):
-                    yield Answer(status)
+                watching = self._coordinator.watch(run or self._coordinator.status().run)
+                async with contextlib.aclosing(watching) as statuses:
+                    while (status := await _unless_closed(anext(statuses, None), reader)) is not None:
+                        yield Answer(status)
             case _:
                 yield Answer(error=f"there is no request {request.do!r}")
+
+
+async def _unless_closed(status: Awaitable[RunStatus | None], reader: asyncio.StreamReader) -> RunStatus | None:
+    """The next status, or None if the watcher hangs up first: there may be nothing to tell it for hours."""
+    waiting = asyncio.ensure_future(status)
+    closed = asyncio.ensure_future(reader.read())
+    try:
+        await asyncio.wait({waiting, closed}, return_when=asyncio.FIRST_COMPLETED)
+        return await waiting if waiting.done() else None
+    finally:
+        for each in (waiting, closed):
+            each.cancel()
+        await asyncio.wait({waiting, closed})
 
 
 @contextlib.contextmanager

@@ -10,22 +10,26 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from coordinator import updater
-from coordinator.active import ActiveRun, Desk
+from coordinator.active import ActiveRun
+from coordinator.checkpoint import Vault
 from coordinator.config import RunConfig
-from coordinator.devices import Fleet, farewell, welcome
-from coordinator.journal import Checkpoint, Journal, RunRow, Status, specs_of
+from coordinator.desk import Desk
+from coordinator.devices import Fleet, doubt, farewell, welcome
+from coordinator.journal import Journal, RunRow, Status
 from coordinator.status import RunStatus, Totals, status_of, totals
-from edgepfl import codec, wire
-from edgepfl.bundle import unpack
+from coordinator.uploads import News, Uploads
+from edgepfl import wire
+from edgepfl.bundle import Bundle, unpack
 from edgepfl.bus import Arrived, Bus, Connected, Disconnected
 from edgepfl.bus.blobs import BlobStore
-from edgepfl.bus.chunks import Receiver, Sender
-from edgepfl.errors import RunError, TransferError, WireError
+from edgepfl.bus.chunks import Sender
+from edgepfl.bus.lock import ProcessLock
+from edgepfl.errors import EdgepflError, RunError, StoreError, WireError
 from edgepfl.topics import Address, Chunk, FromDevice, ToAll, ToDevice, Topics, check_name
 from edgepfl.wire import Failed, Gone, Hello, Message, Need, Progress, Report, RollCall
 
@@ -39,9 +43,12 @@ class Coordinator:
     Args:
         fleet: its name.
         bus: not yet started.
-        state: the directory of everything that must survive.
+        state: the directory of everything that must survive; it is made if missing, for this user only.
         device: where uploads are folded ("cpu", "cuda").
         clock: seconds that never go back.
+
+    Raises:
+        StoreError: another coordinator uses the directory, or it cannot be used at all.
     """
 
     def __init__(
@@ -53,35 +60,36 @@ class Coordinator:
         device: str = "cpu",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        state.mkdir(parents=True, exist_ok=True)
         self._topics = Topics(fleet)
         self._bus = bus
         self._clock = clock
+        self._lock = _locked(state)
         self.journal = Journal(state / "journal.db")
-        self._offered = BlobStore(state / "offered")
-        self._private = BlobStore(state / "private")
-        self._sender = Sender(self._offered)
-        self._receiver = Receiver(self._private)
-        self._waiting: dict[str, list[Report]] = {}  # reports whose upload is still coming, by its digest
+        self._vault = Vault(BlobStore(state / "offered"), BlobStore(state / "private"))
+        self._sender = Sender(self._vault.offered)
+        self._uploads = Uploads(self._vault.private)
         self._fleet = Fleet()
+        self._connected = False
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="reduction")
         self._changed = asyncio.Event()
-        self._broken: asyncio.Future[None]
-        self._desk = Desk(
-            self.journal,
-            self._offered,
-            self._private,
-            self._send,
-            lambda: self._fleet,
-            lambda: self._bus.traffic,
-            self._worker,
-            clock,
-            device,
-            self._tell,
-            self._break,
-        )
+        self._broken: asyncio.Future[None] | None = None
+        self._jobs: set[asyncio.Task[None]] = set()
         self._run: ActiveRun | None = None
-        self._totals = ("", -1), Totals({}, 0, 0)  # of this run up to this round
+        self._totals = Totals()
+        self._desk = Desk(
+            journal=self.journal,
+            vault=self._vault,
+            send=self._send,
+            fleet=lambda: self._fleet,
+            suspect=self._suspect,
+            forget=self._forget,
+            traffic=lambda: self._bus.traffic,
+            worker=self._worker,
+            clock=clock,
+            device=device,
+            spawn=self._spawn,
+            changed=self._tell,
+        )
 
     @property
     def fleet(self) -> Fleet:
@@ -98,17 +106,17 @@ class Coordinator:
             EdgepflError: the bundle or a setting cannot be used.
         """
         check_name(config.name, "run name")
-        if self._run is not None and not self._run.ended:
-            raise RunError("another run is active", where=self._run.row.id, remedy="Stop it, or wait for its end")
-        opened = unpack(bundle)
+        if (other := self.journal.running()) is not None:
+            raise RunError("another run is active", where=other.id, remedy="Stop it, or wait for its end")
+        opened = _runnable(unpack(bundle))
         algorithm = updater.algorithm_of(opened.plan, config.hyper)
-        state = updater.first_state(algorithm, opened.plan, opened.model)
-        first = Checkpoint(0, self._private.put(codec.encode(state)).sha256, specs_of(state))
-        row = RunRow(
-            f"{config.name}-{secrets.token_hex(4)}", config, self._offered.put(bundle).sha256, Status.RUNNING, ""
-        )
+        first = self._vault.save(algorithm, 0, updater.first_state(algorithm, opened.plan, opened.model)).checkpoint
+        digest = self._vault.offered.put(bundle).sha256
+        row = RunRow(f"{config.name}-{secrets.token_hex(4)}", config, digest, Status.RUNNING, "")
+        run = ActiveRun(row, first, self._desk)
         self.journal.create(row, first)
-        self._activate(row)
+        self._run = run
+        run.resume()
         return row.id
 
     def stop_run(self, run: str) -> None:
@@ -117,9 +125,9 @@ class Coordinator:
         Raises:
             RunError: it is not the active run.
         """
-        if self._run is None or self._run.row.id != run or self._run.ended:
+        if not self._is_active(run):
             raise RunError("it is not active", where=f"run {run}")
-        self._run.stop()
+        self._active.stop()
 
     def status(self, run: str = "") -> RunStatus:
         """Where a run stands; the newest if none is named.
@@ -127,17 +135,15 @@ class Coordinator:
         Raises:
             RunError: there is no such run.
         """
-        rows = [row for row in self.journal.runs() if run in {"", row.id}]
-        if not rows:
+        row = self.journal.run(run)
+        if row is None:
             raise RunError("there is no such run", where=run or "status", remedy="Start one with: edgepfl run start")
-        active = self._run if self._run is not None and self._run.row.id == rows[-1].id else None
-        checkpoint = self.journal.checkpoint(rows[-1].id)
-        if self._totals[0] != (rows[-1].id, checkpoint.round):
-            self._totals = (rows[-1].id, checkpoint.round), totals(self.journal, rows[-1].id)
-        open_round = active.round if active and not active.ended else None
-        return status_of(rows[-1], checkpoint, self._totals[1], self._fleet, open_round)
+        checkpoint = self.journal.checkpoint(row.id)
+        self._totals = totals(self.journal, row.id, checkpoint.round, self._totals)
+        open_round = self._active.round if self._is_active(row.id) else None
+        return status_of(row, checkpoint, self._totals, self._fleet, open_round)
 
-    async def watch(self, run: str) -> AsyncIterator[RunStatus]:
+    async def watch(self, run: str) -> AsyncGenerator[RunStatus, None]:
         """The status of a run after each change, until it ends."""
         while True:
             changed = self._changed
@@ -150,22 +156,21 @@ class Coordinator:
     # The service.
 
     async def run(self) -> None:
-        """Serve until cancelled.
+        """Serve until cancelled, then close everything.
 
         Raises:
             BusError: the bus can never work with its settings.
             StoreError: the coordinator's storage failed.
         """
         self._broken = asyncio.get_running_loop().create_future()
-        for topic_filter in self._topics.for_coordinator():
-            self._bus.subscribe(topic_filter)
-        for row in self.journal.runs():
-            if row.status == Status.RUNNING:
-                self._activate(row)
-        await self._bus.start()
-        loop = asyncio.get_running_loop()
-        serving = {loop.create_task(self._receive(), name="receive"), loop.create_task(self._tick(), name="ticks")}
+        serving: set[asyncio.Task[None]] = set()
         try:
+            for topic_filter in self._topics.for_coordinator():
+                self._bus.subscribe(topic_filter)
+            self._go_on()
+            await self._bus.start()
+            loop = asyncio.get_running_loop()
+            serving = {loop.create_task(self._receive(), name="receive"), loop.create_task(self._tick(), name="ticks")}
             done, _ = await asyncio.wait({*serving, self._broken}, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
@@ -175,11 +180,32 @@ class Coordinator:
             await self._close()
 
     async def _close(self) -> None:
-        if self._run is not None:
-            await self._run.close()
+        while self._jobs:  # one may start another
+            await asyncio.wait(self._jobs)
         await self._bus.stop()
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the state directory; :meth:`run` does it at its end."""
         self._worker.shutdown()
         self.journal.close()
+        self._lock.close()
+
+    def _go_on(self) -> None:
+        """Go on with the run that the last service left, if there is one."""
+        row = self.journal.running()
+        if row is None or self._is_active(row.id):
+            return
+        try:
+            run = ActiveRun(row, self.journal.checkpoint(row.id), self._desk)
+        except StoreError:
+            raise
+        except EdgepflError as error:
+            log.exception("%s cannot go on", row.id)
+            self.journal.end(row.id, Status.FAILED, f"it cannot go on: {error}")
+            return
+        self._run = run
+        run.resume()
 
     async def _receive(self) -> None:
         while True:
@@ -188,42 +214,49 @@ class Coordinator:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK)
-            if self._run is not None:
-                self._run.tick()
-            self._pump()
-
-    def _activate(self, row: RunRow) -> None:
-        self._run = ActiveRun(row, self._desk)
-        self._run.resume()
+            if self._connected:  # else nobody could be heard
+                if self._run is not None:
+                    self._run.tick()
+                self._pump()
 
     # What comes in.
 
     def _take(self, event: Arrived | Connected | Disconnected) -> None:
         match event:
             case Connected():
-                self._receiver.ask_again(self._clock())
-                self._send(ToAll(RollCall.KIND), RollCall(secrets.randbits(32)))
-                self._pump()
+                self._welcome_back()
             case Disconnected(reason):
                 log.warning("disconnected (%s)", reason)
+                self._connected = False
+                self._fleet = doubt(self._fleet, tuple(self._fleet.devices))
             case Arrived(topic, payload):
                 self._arrived(topic, payload)
 
+    def _welcome_back(self) -> None:
+        """The broker is reached (again): ask who is here."""
+        self._connected = True
+        if self._run is not None:
+            self._run.reconnected()
+        self._send(ToAll(RollCall.KIND), RollCall(secrets.randbits(32)))
+        self._uploads.ask_again(self._clock())
+        self._pump()
+
     def _arrived(self, topic: str, payload: bytes) -> None:
-        try:
-            match self._topics.parse(topic):
-                case Chunk(sha16, index, device) if device:
-                    self._chunk(sha16, index, payload)
-                case FromDevice(device, _):
-                    self._message(device, wire.decode(payload, where=topic))
-                case _:
-                    log.warning("nothing to do with topic %s", topic)
-        except (WireError, TransferError) as error:
-            log.warning("ignored: %s", error)
+        match self._topics.parse(topic):
+            case Chunk(sha16, index, device) if device:
+                self._heard(self._uploads.chunk(device, sha16, index, payload, self._clock()))
+                self._pump()
+            case FromDevice(device, _):
+                try:
+                    message = _from(device, wire.decode(payload, where=topic))
+                except WireError as error:
+                    log.warning("ignored: %s", error)
+                    return
+                self._message(device, message)
+            case _:
+                log.warning("nothing to do with topic %r", topic)
 
     def _message(self, device: str, message: Message) -> None:
-        if getattr(message, "device", device) != device:
-            raise WireError(f"it says it is from {getattr(message, 'device', '')}", where=f"a message of {device}")
         match message:
             case Hello():
                 self._hello(message)
@@ -245,7 +278,7 @@ class Coordinator:
         self._fleet = welcome(self._fleet, hello)
         log.info("%s is here with %d examples", hello.device, hello.examples)
         if self._run is not None:
-            self._run.present(hello.device)
+            self._run.hello(hello.device)
         self._tell()
 
     def _gone(self, gone: Gone) -> None:
@@ -260,28 +293,31 @@ class Coordinator:
             self._answer_ended(report)
         elif not self._active.expects(report):
             self._active.answer(report)
-        elif report.upload is None or self._receiver.want(report.upload, self._clock()):
+        elif why := self._active.refusal(report):
+            self._active.failed(report.device, report.round, report.attempt, why)
+        elif report.upload is None:
             self._active.reported(report)
         else:
-            self._waiting.setdefault(report.upload.sha256, []).append(report)
-            self._active.progressed(report.device, report.round, report.attempt)
+            self._heard(self._uploads.take(report, report.upload, self._clock()))
             self._pump()
+
+    def _heard(self, news: News) -> None:
+        for report in news.alive:
+            self._active.progressed(report.device, report.round, report.attempt)
+        for report in news.wrong:
+            self._active.failed(report.device, report.round, report.attempt, news.why)
+        for report in news.complete:
+            if self._active.expects(report):
+                self._active.reported(report)
 
     def _answer_ended(self, report: Report) -> None:
         """A device asks what became of its report after the run's end."""
-        if report.run not in {row.id for row in self.journal.runs()}:
-            log.warning("%s reports for run %s, which is not ours", report.device, report.run)
+        if self.journal.run(report.run) is None:
+            log.warning("%s reports for run %r, which is not ours", report.device, report.run)
             return
         counts = self.journal.accepted(report.run).get(report.device) == report.round
         commit = wire.Commit(report.run, report.round, (report.device,) if counts else ())
         self._send(ToDevice(report.device, commit.KIND), commit)
-
-    def _chunk(self, sha16: str, index: int, data: bytes) -> None:
-        complete = self._receiver.chunk(sha16, index, data, self._clock())
-        for report in self._waiting.pop(complete, ()) if complete else ():
-            if self._is_active(report.run) and self._active.expects(report):
-                self._active.reported(report)
-        self._pump()
 
     # What goes out.
 
@@ -291,9 +327,17 @@ class Coordinator:
 
     def _pump(self) -> None:
         """Ask the devices for the chunks of the uploads that are due."""
-        for need in self._receiver.due(self._clock()):
-            for report in self._waiting.get(need.sha256, ()):
-                self._send(ToDevice(report.device, Need.KIND), need)
+        for device, need in self._uploads.due(self._clock()):
+            self._send(ToDevice(device, Need.KIND), need)
+
+    def _suspect(self, devices: tuple[str, ...]) -> None:
+        """Take silent devices for absent; those that are only slow answer."""
+        self._fleet = doubt(self._fleet, devices)
+        for device in devices:
+            self._send(ToDevice(device, RollCall.KIND), RollCall(secrets.randbits(32)))
+
+    def _forget(self) -> None:
+        self._uploads.keep(lambda report: self._run is not None and self._run.expects(report))
 
     def _send(self, address: Address, message: Message) -> None:
         if not self._bus.publish(self._topics.build(address), wire.encode(message)):
@@ -303,9 +347,16 @@ class Coordinator:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
-    def _break(self, error: BaseException) -> None:
-        """End the service with a fault of one of its jobs: nothing may be promised any more."""
-        if not self._broken.done():
+    def _spawn(self, job: Coroutine[None, None, None], name: str) -> None:
+        task = asyncio.get_running_loop().create_task(job, name=name)
+        self._jobs.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, job: asyncio.Task[None]) -> None:
+        """End the service with the fault of a job: nothing may be promised any more."""
+        self._jobs.discard(job)
+        error = None if job.cancelled() else job.exception()
+        if error is not None and self._broken is not None and not self._broken.done():
             self._broken.set_exception(error)
 
     def _is_active(self, run: str) -> bool:
@@ -316,3 +367,31 @@ class Coordinator:
         if self._run is None:
             raise RunError("no run is active")
         return self._run
+
+
+def _locked(state: Path) -> ProcessLock:
+    try:
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"it cannot be made ({error.strerror})", where=str(state)) from error
+    return ProcessLock(state / "lock", subject=state, holder="coordinator")
+
+
+def _runnable(bundle: Bundle) -> Bundle:
+    if not bundle.graphs:
+        raise RunError("it has no graphs, so no device could run it", where="bundle", remedy="Export it again")
+    if any(slot.addressed for slot in bundle.plan.slots.values()):
+        raise RunError(
+            "it sends each device a value of its own, and this coordinator only broadcasts",
+            where=bundle.plan.algorithm,
+            remedy="Choose another algorithm",
+        )
+    return bundle
+
+
+def _from(device: str, message: Message) -> Message:
+    """The message, if it says that it is from the device under whose topic it came."""
+    claimed = getattr(message, "device", device)
+    if claimed != device:
+        raise WireError(f"it says it is from {claimed}", where=f"a message of {device}")
+    return message

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -45,18 +46,28 @@ class RunStatus(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Totals:
-    """What all committed rounds of a run come to: see :class:`RunStatus`."""
+    """What the committed rounds of a run come to, up to some round: see :class:`RunStatus`."""
 
-    metrics: dict[str, float]
-    bytes_in: int
-    bytes_out: int
+    run: str = ""
+    round: int = 0
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    bytes_in: int = 0
+    bytes_out: int = 0
 
 
-def totals(journal: Journal, run: str) -> Totals:
-    """Read and add up; worth keeping until the next commit."""
-    costs = journal.costs(run).values()
+def totals(journal: Journal, run: str, round_: int, before: Totals) -> Totals:
+    """The totals up to the committed round ``round_``; only what came after ``before`` is read."""
+    if before.run != run or before.round > round_:
+        before = Totals(run)
+    if before.round == round_:
+        return before
+    costs = journal.costs(run, before.round).values()
     return Totals(
-        means(journal.results(run)), sum(cost.bytes_in for cost in costs), sum(cost.bytes_out for cost in costs)
+        run,
+        round_,
+        {**before.metrics, **means(journal.results(run, before.round))},
+        before.bytes_in + sum(cost.bytes_in for cost in costs),
+        before.bytes_out + sum(cost.bytes_out for cost in costs),
     )
 
 
@@ -70,7 +81,7 @@ def status_of(row: RunRow, checkpoint: Checkpoint, sums: Totals, fleet: Fleet, o
         rounds=row.config.rounds,
         waiting=rounds.waiting(open_round) if open_round is not None else "",
         devices=tuple(sorted(name for name, known in fleet.devices.items() if known.present)),
-        metrics=sums.metrics,
+        metrics=dict(sums.metrics),
         state_sha256=checkpoint.state,
         bytes_in=sums.bytes_in,
         bytes_out=sums.bytes_out,
@@ -85,5 +96,5 @@ def means(results: tuple[Result, ...]) -> dict[str, float]:
     found: dict[str, float] = {}
     for name, number in last.items():
         values = [r.metrics[name] for r in results if r.round == number and name in r.metrics]
-        found[name] = math.fsum(values) / len(values)
+        found[name] = math.fsum(value / len(values) for value in values)  # a sum of what devices claim may overflow
     return found

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+import msgspec
+
 from coordinator.config import RunConfig
 from edgepfl import wire
 from edgepfl.algorithms import Algorithm
@@ -13,6 +15,7 @@ from edgepfl.seeds import derive, generator
 from edgepfl.wire import BlobRef, Member, Task
 
 HEARTBEATS = 4  # signs of life in a lease
+_MOST_ROUND = 1 << 31
 
 
 def is_final(config: RunConfig, number: int) -> bool:
@@ -55,19 +58,19 @@ def make(
     )
 
 
-def widest(config: RunConfig) -> tuple[str, ...]:
-    """A cohort whose names take as many bytes as any of this run can."""
-    return tuple(f"{k:036}" for k in range(config.goal))
-
-
-def check_size(task: Task) -> None:
+def check_size(task: Task, goal: int) -> None:
     """Refuse a run whose tasks do not fit into a message.
 
+    Args:
+        task: any of the run.
+        goal: how many members a cohort may have.
+
     Raises:
-        RunError: they do not.
+        RunError: with so many members, their names as long as can be, it does not fit.
     """
+    cohort = tuple(Member(f"{k:036}", _MOST_ROUND) for k in range(goal))
     try:
-        wire.encode(task)
+        wire.encode(msgspec.structs.replace(task, round=_MOST_ROUND, cohort=cohort))
     except WireError as error:
         raise RunError(
             f"its tasks would not fit into a message ({error.what})",

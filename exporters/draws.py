@@ -106,4 +106,4 @@ def _rounded(array: Array) -> Array:
     if array.dtype == np.int64:
         return array
     bits = np.asarray(array, np.float32).view(np.uint32) & np.uint32(0xFFFF0000)
-    return bits.view(np.float32)
+    return np.asarray(bits).view(np.float32)  # without dimensions, & gave a scalar

@@ -60,13 +60,15 @@ class Federation:
         seed: int = 7,
         carry: Callable[[Trees], Trees] = lambda trees: trees,
     ) -> None:
-        self.plan = exported.bundle.plan
-        self.algorithm: Algorithm = updater.algorithm_of(self.plan, exported.settings() if settings is None else settings)
+        self.plan, self.model = exported.bundle.plan, exported.bundle.model
+        self.algorithm: Algorithm = updater.algorithm_of(
+            self.plan, exported.settings() if settings is None else settings
+        )
         self.runner = runner or OnnxRunner(exported.bundle)
-        self.interpreter = Interpreter(self.plan, exported.bundle.model, self.runner)
+        self.interpreter = Interpreter(self.plan, self.model, self.runner)
         self.hyper = {name: float(getattr(self.algorithm, name)) for name in self.plan.hyper}
         self.seed = seed
-        self.state = updater.first_state(self.algorithm, self.plan, exported.bundle.model)
+        self.state = updater.first_state(self.algorithm, self.plan, self.model)
         self.kept: dict[str, Trees] = {}
         self.history: list[Moved] = []
         self._carry = carry
@@ -119,7 +121,7 @@ class Federation:
             for device, result in moved.results.items():
                 place = f"round {number}, {device}'s"
                 values |= named(place, result.upload) | named(place, result.keep)
-                values |= {f"{place} {name}": np.float64(value) for name, value in result.metrics.items()}
+                values |= {f"{place} {name}": np.asarray(value) for name, value in result.metrics.items()}
         return values
 
     def judgement(self) -> Values:
@@ -128,7 +130,7 @@ class Federation:
         x = np.random.default_rng(3).standard_normal((BATCH, INPUTS)).astype(np.float32)
         for device in DEVICES:
             found = self.evaluate(device)
-            values |= {f"{device}'s {name}": np.float64(value) for name, value in found.metrics.items()}
+            values |= {f"{device}'s {name}": np.asarray(value) for name, value in found.metrics.items()}
             values |= named(f"{device}'s", {"model": found.personal})
             values[f"{device}'s predictions"] = self.predict(found.personal, x)
         return values

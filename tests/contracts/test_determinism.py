@@ -1,4 +1,4 @@
-"""The same run twice: in another process's memory, through a checkpoint, with another seed, without a learning rate."""
+"""The same run again: through storage, disturbed, with the same seed, with another, and without a learning rate."""
 
 from __future__ import annotations
 

@@ -76,7 +76,9 @@ def test_the_graphs_set_declared_slots_only_and_finish_sets_every_up_slot(name: 
         ports = {port.name: port for port in plan.graphs[entry].outputs}
         assert outputs.keys() == ports.keys()
         written = {port.group for port in ports.values() if port.kind is Kind.SLOT}
-        assert {plan.slots[slot].role for slot in written} <= (WRITABLE if entry is Entry.FINISH else WRITABLE - {Role.UP})
+        assert {plan.slots[slot].role for slot in written} <= (
+            WRITABLE if entry is Entry.FINISH else WRITABLE - {Role.UP}
+        )
     finished = {(port.group, port.tensor) for port in plan.graphs[Entry.FINISH].outputs if port.kind is Kind.SLOT}
     assert declared(plan.by_role(Role.UP)).keys() <= finished
 
@@ -130,7 +132,7 @@ def occurs(array: Array, data: bytes) -> bool:
 def test_what_a_device_keeps_is_in_nothing_that_it_sends(name: str) -> None:
     """In its third round: before that, a correction that began at 0 may rightly equal what is sent of it."""
     subject = exported(name)
-    federation = Federation(subject).run(["pi-1", "pi-2"] for _ in range(2))
+    federation = Federation(subject).run([["pi-1", "pi-2"]] * 2)
     up = {slot: each.tensors for slot, each in federation.plan.by_role(Role.UP).items()}
     own = {slot: each.tensors for slot, each in federation.plan.by_role(Role.KEEP).items()}
     before = federation.kept["pi-1"]

@@ -212,7 +212,7 @@ class Words(RuleBasedStateMachine):
 
 
 _SETTINGS = settings(
-    max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=25, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 TestExchange = Exchange.TestCase
 TestExchange.settings = _SETTINGS
