@@ -1,8 +1,8 @@
 """How ``edgepfl run`` talks to a coordinator: lines of JSON over a Unix socket in its state directory.
 
 Only the user who runs the coordinator can connect to it.  A request is one line, an object with ``do`` ("start",
-"stop", "status" or "watch"); the answer is one line, ``{"ok": ...}`` or ``{"error": ...}``, and for "watch" one line for
-every change until the run ends.
+"stop", "status" or "watch"); the answer is one line, ``{"ok": ...}`` or ``{"error": ...}``, and for "watch" one line
+for every change until the run ends.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ from simulators.progress import RunProgress
 from simulators.report import DemoResult, Point
 from simulators.stage import Stage, Trained
 
+SPREAD = 5  # rounds over which the agents' bytes are taken together
 DISTRIBUTIONS = ("edgepfl", "torch", "onnx", "onnxruntime", "paho-mqtt", "numpy")
 
 
@@ -80,9 +81,7 @@ def _demo(
     phases = Phases()
     with phases.phase("data"):
         data = load(words.data, devices=words.devices, seed=words.seed)
-    with phases.phase("broker and coordinator"):
-        stage = Stage(data.devices, folder, broker=words.broker, threads=os.cpu_count() or 1)
-    with stage:
+    with Stage(data.devices, folder, broker=words.broker, threads=os.cpu_count() or 1) as stage:
         with phases.phase("export"):
             bundle = bundle_for(words.algorithm, settings, data, words.seed)
             alone_lr = {"lr": float(bundle.plan.hyper.get("lr", LEARNING_RATE))}
@@ -153,10 +152,14 @@ def curve(trained: Trained, rounds: int) -> tuple[Point, ...]:
 
 
 def traffic(trained: Trained, rounds: int, agents: int) -> tuple[report.Traffic, ...]:
-    """Bytes of each round at the sockets; what the agents' were between two looks is spread evenly over its rounds."""
+    """Bytes of each round at the sockets.
+
+    The agents' are read when this process hears of a commit, which may be a moment before or after the next task
+    reaches them; so they are taken over some rounds at a time and spread evenly.
+    """
     down: dict[int, float] = {}
     up: dict[int, float] = {}
-    seen = sorted(trained.traffic)
+    seen = [n for n in sorted(trained.traffic) if n <= 1 or n == rounds or n % SPREAD == 0]
     for before, after in pairwise(seen):
         spent = trained.traffic[after] - trained.traffic[before]
         share = max(1, agents) * (after - before)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,7 +25,7 @@ from edgepfl.topics import Chunk, FromDevice, ToAll, ToDevice, Topics
 from edgepfl.wire import BlobRef, Member, Message, Need, Report, RollCall, Task
 
 FLEET, DEVICE = "watches", "pi-07"
-PATIENCE = 60.0  # seconds; far more than anything here takes
+PATIENCE = 15.0  # seconds; far more than anything here takes
 TOPICS = Topics(FLEET)
 Sent = TypeVar("Sent", bound=Message)
 
@@ -33,6 +33,12 @@ Sent = TypeVar("Sent", bound=Message)
 def play(scenario: Coroutine[Any, Any, None]) -> None:
     """Run a scenario to its end, or fail."""
     asyncio.run(asyncio.wait_for(scenario, PATIENCE))
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Wait for what nothing tells of."""
+    while not true():  # noqa: ASYNC110  see above
+        await asyncio.sleep(0.005)
 
 
 def examples() -> Examples:
@@ -49,11 +55,16 @@ class GatedBus(LoopbackBus):
         super().__init__(broker, client_id, will=will(FLEET, client_id, 1))
         self.refuses: dict[str, int] = {}  # kind to how often
         self.refused = 0
+        self.joined = asyncio.Event()
 
     @property
     def filters(self) -> set[str]:
         """What it is subscribed to."""
         return set(self._filters)
+
+    def join(self) -> None:
+        super().join()
+        self.joined.set()
 
     def publish(self, topic: str, payload: bytes, *, qos: Literal[0, 1] = 1) -> bool:
         kind = topic.rpartition("/")[2]
@@ -90,8 +101,9 @@ class Agent:
         """The chunk topics it listens to."""
         return self.bus.filters - set(TOPICS.for_device(DEVICE))
 
-    def start(self) -> None:
+    async def start(self) -> None:
         self.serving = asyncio.get_running_loop().create_task(self.service.run())
+        await self.bus.joined.wait()
 
     async def end(self) -> BaseException | None:
         """Stop it, and say what had ended it before."""
@@ -108,7 +120,7 @@ class Agent:
 async def agent(broker: LoopbackBroker, folder: Path, **given: Any) -> AsyncIterator[Agent]:  # noqa: ANN401  to Agent
     """An agent that serves for as long as the context lasts, and does not end by itself."""
     one = Agent(broker, folder, **given)
-    one.start()
+    await one.start()
     try:
         yield one
     finally:

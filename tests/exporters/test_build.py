@@ -104,6 +104,7 @@ def test_the_same_graph_gives_the_same_bytes_and_no_more_than_it_needs(bundle_of
         assert onnx.export(trace(functions[entry])) == made[entry]
     assert sum(map(len, made.values())) < 30_000
     proto = onnx_format.load_from_string(made[Entry.STEP])
+    assert not proto.graph.value_info
     assert not any(node.doc_string or node.metadata_props for node in proto.graph.node)
 
 

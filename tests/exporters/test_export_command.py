@@ -38,13 +38,15 @@ def _arguments(**changes: str) -> list[str]:
 
 
 def test_it_writes_a_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status = main([*_arguments(set="lr=0.3", batch="2", seed="7"), "--personal", "weight", "--quiet"])
+    status = main(
+        [*_arguments(algorithm="fedprox", set="lr=0.3", batch="2", seed="7"), "--personal", "weight", "--quiet"]
+    )
     assert status == 0
     made = bundle.unpack((tmp_path / "a.bundle").read_bytes())
     assert made.plan.hyper["lr"] == 0.3
     assert made.plan.batch.size == 2
     assert made.plan.personal == ("weight",)
-    assert "fedavg on linear, 15 parameters, 7 graphs" in capsys.readouterr().out
+    assert "fedprox on linear, 15 parameters, 6 graphs" in capsys.readouterr().out
     assert sorted(path.name for path in tmp_path.glob("*a.bundle*")) == ["a.bundle"]  # no temporary file is left
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,30 +16,50 @@ from edgepfl.plan import Entry, Reduce, Shape, Slot, down, given, keep, noise, u
 from edgepfl.tree import Tree, Trees
 from exporters import onnx
 from exporters.binding import Binding
-from exporters.check import Checked, check
+from exporters.check import Arrays, Checked, Run, check
 from exporters.entries import entry_functions
-from exporters.graph import trace
+from exporters.graph import TracedGraph, trace
 from exporters.model import Model
 from exporters.ort import PoisonedOnnx
 
 
-def _check_step(model: Model) -> None:
+def _eager(traced: TracedGraph) -> Run:
+    """Runs a traced graph by torch."""
+
+    def run(feeds: Arrays) -> Arrays:
+        found = traced.module(*(torch.from_numpy(np.array(feeds[port.name])) for port in traced.ports.inputs))
+        return {port.name: tensor.numpy() for port, tensor in zip(traced.ports.outputs, found, strict=True)}
+
+    return run
+
+
+def _onnx(traced: TracedGraph) -> Run:
+    return PoisonedOnnx(onnx.export(traced), traced.ports).run
+
+
+def _check_step(model: Model, runner: Callable[[TracedGraph], Run]) -> None:
     binding = Binding(fedavg(), model)
     traced = trace(entry_functions(binding)[Entry.STEP])
     reference = reference_of(binding)
     checked = Checked(Entry.STEP, traced.ports, lambda feeds: reference.run(Entry.STEP, feeds))
-    assert check(checked, PoisonedOnnx(onnx.export(traced), traced.ports).run, draws_of(binding))
+    assert check(checked, runner(traced), draws_of(binding))
 
 
 @pytest.mark.parametrize(
-    "layer",
-    [nn.GroupNorm(2, 6), nn.LayerNorm(6), nn.SiLU(), nn.GELU(), nn.BatchNorm1d(6).eval()],
-    ids=lambda layer: type(layer).__name__,
+    ("layer", "runner"),
+    [
+        (nn.GroupNorm(2, 6), _onnx),
+        (nn.SiLU(), _onnx),
+        (nn.LayerNorm(6), _eager),
+        (nn.GELU(), _eager),
+        (nn.BatchNorm1d(6).eval(), _eager),
+    ],
+    ids=lambda value: type(value).__name__,
 )
-def test_layers_whose_gradients_torch_computes_in_place(layer: nn.Module) -> None:
+def test_layers_whose_gradients_torch_computes_in_place(layer: nn.Module, runner: Callable[[TracedGraph], Run]) -> None:
     # GroupNorm's gradient inverts a tensor in place: sharing that expression gave a silently wrong gradient.
     model = around(layer)
-    _check_step(model)
+    _check_step(model, runner)
     assert model.module.get_submodule("1") is layer
 
 
@@ -57,7 +77,7 @@ class _Picture(nn.Module):
 
 def test_two_dimensional_layers() -> None:
     model = Model(_Picture(), (1, 11, 11), 3, batch=3)
-    _check_step(model)
+    _check_step(model, _onnx)
     assert model.specs["depth.weight"].shape == (4, 1, 3, 3)
 
 

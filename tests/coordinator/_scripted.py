@@ -1,0 +1,241 @@
+"""A coordinator on a loopback bus, and devices that speak the wire but train nothing.
+
+A scripted device's upload follows from the task and its name alone, so a round done again gives the same bits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import numpy as np
+
+from coordinator.config import RunConfig
+from coordinator.service import Coordinator
+from coordinator.status import RunStatus
+from edgepfl import codec, wire
+from edgepfl.bundle import Bundle
+from edgepfl.bus import Arrived, Connected
+from edgepfl.bus._window import digests
+from edgepfl.bus.chunks import CHUNK
+from edgepfl.bus.loopback import LoopbackBroker, LoopbackBus
+from edgepfl.plan import Plan, Role
+from edgepfl.seeds import generator
+from edgepfl.topics import Chunk, FromDevice, ToAll, ToDevice, Topics
+from edgepfl.tree import Tree, Trees
+from edgepfl.wire import BlobRef, Hello, Message, Need, Report, RollCall, Task
+
+FLEET = "home"
+TOPICS = Topics(FLEET)
+PATIENCE = 30.0  # seconds; far more than anything here takes
+AnyMessage = TypeVar("AnyMessage", bound=Message)
+
+
+class Clock:
+    """Time that passes when the test says so."""
+
+    def __init__(self, now: float = 1000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def play(scenario: Coroutine[Any, Any, None]) -> None:
+    """Run a scenario to its end, or fail."""
+    asyncio.run(asyncio.wait_for(scenario, PATIENCE))
+
+
+def upload_of(plan: Plan, task: Task, device: str) -> bytes:
+    """A device's UP slots: they depend on the round, on the state that was sent, and on its name."""
+    source = generator(task.seed, "upload", device, task.download.sha256)
+    trees: Trees = {
+        name: Tree(
+            {
+                tensor: (0.1 * source.standard_normal(spec.shape)).astype(np.float32)
+                for tensor, spec in slot.tensors.items()
+            }
+        )
+        for name, slot in plan.by_role(Role.UP).items()
+    }
+    return codec.encode(trees)
+
+
+def ref_of(data: bytes, *, inline: bool = True) -> BlobRef:
+    """A reference as an agent makes it."""
+    sha256 = hashlib.sha256(data).hexdigest()
+    if inline and len(data) <= wire.INLINE_LIMIT:
+        return BlobRef(sha256, len(data), data)
+    return BlobRef(sha256, len(data), chunks=digests(data))
+
+
+class Hand:
+    """A device's connection, every message made by hand."""
+
+    def __init__(self, broker: LoopbackBroker, name: str, *, session: int = 1) -> None:
+        self.name, self.session = name, session
+        self.bus = LoopbackBus(broker, name)
+        for topic_filter in TOPICS.for_device(name):
+            self.bus.subscribe(topic_filter)
+
+    async def __aenter__(self) -> Self:
+        await self.bus.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.bus.stop()
+
+    def say(self, message: Message) -> None:
+        self.raw(message.KIND, wire.encode(message))
+
+    def raw(self, kind: str, payload: bytes) -> None:
+        self.bus.publish(TOPICS.build(FromDevice(self.name, kind)), payload)
+
+    def hello(self, *, examples: int = 5, session: int | None = None) -> None:
+        self.say(Hello(self.name, session or self.session, ("onnx",), examples, 512, "test"))
+
+    def report(self, task: Task, upload: BlobRef | None, *, examples: int = 5) -> Report:
+        """The report on a task, as the agent would make it; it is not sent."""
+        loss = {"loss": 1.0 + task.round}
+        return Report(
+            self.name,
+            self.session,
+            task.run,
+            task.round,
+            task.attempt,
+            examples,
+            task.steps,
+            upload,
+            loss,
+            {},
+            "0" * 64,
+        )
+
+    def chunk(self, data: bytes, index: int) -> None:
+        sha16 = hashlib.sha256(data).hexdigest()[:16]
+        topic = TOPICS.build(Chunk(sha16, index, self.name))
+        self.bus.publish(topic, data[index * CHUNK : (index + 1) * CHUNK])
+
+    async def heard(self) -> Message | Connected:
+        """What comes next."""
+        while True:
+            event = await self.bus.receive()
+            if isinstance(event, Connected):
+                return event
+            if isinstance(event, Arrived) and isinstance(TOPICS.parse(event.topic), ToAll | ToDevice):
+                return wire.decode(event.payload)
+
+    async def next(self, kind: type[AnyMessage]) -> AnyMessage:
+        """The next message of a kind; others are dropped."""
+        while not isinstance(message := await self.heard(), kind):
+            pass
+        return message
+
+
+class Honest(Hand):
+    """A device that does what it is told, and remembers its last report until the coordinator's word."""
+
+    def __init__(self, broker: LoopbackBroker, name: str, plan: Plan, *, times: int = 1) -> None:
+        super().__init__(broker, name)
+        self._plan = plan
+        self._times = times  # how often each report is sent
+        self._offered: dict[str, bytes] = {}
+        self._last: Report | None = None
+        self.seen: list[Message] = []
+
+    async def serve(self) -> None:
+        while True:
+            message = await self.heard()
+            match message:
+                case Connected() | RollCall():
+                    self.hello()
+                    self._send_report()
+                case Task() if any(member.device == self.name for member in message.cohort):
+                    self._last = self._work(message)
+                    self._send_report()
+                case Need():
+                    for start, stop in message.ranges:
+                        for index in range(start, stop):
+                            self.chunk(self._offered[message.sha256], index)
+            if isinstance(message, Message):
+                self.seen.append(message)
+
+    def _work(self, task: Task) -> Report:
+        if task.final:
+            return self.report(task, None)
+        data = upload_of(self._plan, task, self.name)
+        ref = ref_of(data)
+        self._offered[ref.sha256] = data
+        return self.report(task, ref)
+
+    def _send_report(self) -> None:
+        for _ in range(self._times if self._last is not None else 0):
+            assert self._last is not None
+            self.say(self._last)
+
+
+@asynccontextmanager
+async def serving(*devices: Honest) -> AsyncIterator[None]:
+    """Honest devices at work; what breaks one of them breaks the test."""
+    async with asyncio.TaskGroup() as group:
+        tasks = []
+        for device in devices:
+            await device.bus.start()
+            tasks.append(group.create_task(device.serve()))
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            for device in devices:
+                await device.bus.stop()
+
+
+@asynccontextmanager
+async def coordinating(
+    broker: LoopbackBroker, state: Path, clock: Callable[[], float] | None = None
+) -> AsyncIterator[Coordinator]:
+    """A coordinator at work; its fault is the test's."""
+    bus = LoopbackBus(broker, "coordinator")
+    service = Coordinator(FLEET, bus, state, clock=clock or Clock())
+    serving = asyncio.ensure_future(service.run())
+    try:
+        while not service._connected:
+            await asyncio.sleep(0)
+            if serving.done():
+                serving.result()
+        yield service
+        if serving.done():
+            serving.result()
+    finally:
+        serving.cancel()
+        with suppress(asyncio.CancelledError):
+            await serving
+
+
+async def watched(service: Coordinator, run: str, when: Callable[[RunStatus], bool]) -> RunStatus:
+    """The first status of a run that is as we want it."""
+    async for status in service.watch(run):
+        if when(status):
+            return status
+    raise AssertionError(f"the run ended before: {service.status(run)}")
+
+
+async def finished(service: Coordinator, run: str) -> RunStatus:
+    """The last status of a run."""
+    return await watched(service, run, lambda status: status.status != "running")
+
+
+def config(**fields: Any) -> RunConfig:  # noqa: ANN401  whatever RunConfig takes
+    """Settings of a small run of three devices, whose time is the test's."""
+    return RunConfig(
+        **{"rounds": 2, "goal": 3, "minimum": 3, "lease": 10.0, "deadline": 1000.0, "gather": 5.0, **fields}
+    )
+
+
+def honest_fleet(broker: LoopbackBroker, bundle: Bundle, *names: str, times: int = 1) -> tuple[Honest, ...]:
+    return tuple(Honest(broker, name, bundle.plan, times=times) for name in names or ("ant", "bee", "cat"))

@@ -1,0 +1,179 @@
+"""The round machine among events in any order, and its journal on a real file."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from _round_rules import OVER, Ledger, check
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from coordinator import events, rounds
+from coordinator.config import RunConfig
+from coordinator.events import Event
+from coordinator.journal import Checkpoint, Journal, RunRow, Status
+from coordinator.rounds import Phase, Policy, Round, State
+from edgepfl.wire import Report
+
+DEVICES = ("ant", "bee", "cat", "dog", "eel")
+ANYONE = st.sampled_from((*DEVICES, "stranger"))
+FINAL = (events.Reported, events.Failed, events.Stored, events.StoreFailed, events.Stopped, events.Chosen)
+
+
+def report(device: str) -> Report:
+    return Report(device, 1, "run", 1, 0, 5, 2, None, {"loss": 1.5}, {}, "0" * 64)
+
+
+class Events(RuleBasedStateMachine):
+    """One attempt, the process that runs it killed and started at any time."""
+
+    @initialize(
+        goal=st.integers(1, 5),
+        minimum=st.integers(1, 5),
+        gather=st.sampled_from([0.5, 3.0]),
+        deadline=st.sampled_from([4.0, 30.0]),
+        lease=st.sampled_from([1.0, 5.0]),
+        here=st.frozensets(st.sampled_from(DEVICES)),
+    )
+    def start(
+        self, goal: int, minimum: int, gather: float, deadline: float, lease: float, here: frozenset[str]
+    ) -> None:
+        self.root = Path(tempfile.mkdtemp())
+        self.journal = Journal(self.root / "journal.db")
+        self.journal.create(RunRow("run", RunConfig(), "b" * 64, Status.RUNNING, ""), Checkpoint(0, "a" * 64, {}))
+        self.now = 100.0
+        policy = Policy(goal, min(goal, minimum), gather, deadline, lease)
+        self.state = Round(1, 0, policy, since=self.now, present=here)
+        self.journal.open_round("run", self.state)
+        self.ledger = Ledger()
+        self.choice: events.Choose | None = None
+        self.past: list[Event] = []
+        self.reported: set[str] = set()
+
+    def teardown(self) -> None:
+        if hasattr(self, "journal"):
+            self.journal.close()
+            shutil.rmtree(self.root)
+
+    def feed(self, event: Event) -> None:
+        """What the service does."""
+        before = self.state
+        after, effects = rounds.advance(before, event)
+        check(before, event, after, effects)
+        self.past.append(event)
+        if after == before and not effects:
+            return
+        if not isinstance(event, events.Stored):
+            has_report = isinstance(event, events.Reported)
+            self.journal.append("run", event, report(event.device) if has_report else None)
+        self.state = after
+        self.ledger.note(effects)
+        self.choice = next((e for e in effects if isinstance(e, events.Choose)), self.choice)
+        again, more = rounds.advance(after, event)
+        if isinstance(event, FINAL):
+            assert (again, more) == (after, ())  # told twice, done once
+
+    @rule(seconds=st.sampled_from([0.0, 0.3, 1.0, 2.5, 6.0]))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.feed(events.Ticked(self.now))
+
+    @rule(device=ANYONE)
+    def present(self, device: str) -> None:
+        self.feed(events.Present(device, self.now))
+
+    @rule(device=ANYONE)
+    def absent(self, device: str) -> None:
+        self.feed(events.Absent(device, self.now))
+
+    @precondition(lambda self: self.choice is not None)
+    @rule(count=st.integers(0, 5))
+    def chosen(self, count: int) -> None:
+        assert self.choice is not None
+        self.feed(events.Chosen(self.choice.devices[: min(self.choice.count, count)], self.now))
+
+    @rule(device=ANYONE)
+    def progressed(self, device: str) -> None:
+        self.feed(events.Progressed(device, self.now))
+
+    @rule(device=ANYONE)
+    def report(self, device: str) -> None:
+        self.feed(events.Reported(device, self.now))
+
+    @rule(device=ANYONE)
+    def fail(self, device: str) -> None:
+        self.feed(events.Failed(device, "no data", self.now))
+
+    @rule()
+    def stored(self) -> None:
+        self.feed(events.Stored(self.now))
+
+    @rule()
+    def store_failed(self) -> None:
+        self.feed(events.StoreFailed("not finite", self.now))
+
+    @rule()
+    def reconnected(self) -> None:
+        self.feed(events.Reconnected(self.now))
+
+    @rule(often=st.integers(0, 9))
+    def stop(self, often: int) -> None:
+        if often == 0:  # else every example would end early
+            self.feed(events.Stopped(self.now))
+
+    @rule(which=st.integers(0, 1 << 16))
+    def repeat(self, which: int) -> None:
+        """Anything that was ever said is said again, its old time and all."""
+        if self.past:
+            event = self.past[which % len(self.past)]
+            if not isinstance(event, events.Resumed | events.Ticked):  # the service's own, never repeated
+                self.feed(replace(event, at=self.now))
+
+    @precondition(lambda self: self.state.phase is not Phase.COMMITTED)  # then the journal has no open attempt
+    @rule(clock=st.sampled_from([0.0, 1e6]))
+    def crash(self, clock: float) -> None:
+        """SIGKILL, and a new process whose clock has nothing to do with the old one's."""
+        self.journal.close()
+        self.journal = Journal(self.root / "journal.db")
+        found = self.journal.open_state("run")
+        assert found == self.state
+        assert found is not None
+        self.state, self.now, self.ledger, self.choice = found, clock, Ledger(), None
+        self.past = [event for event in self.past if not isinstance(event, events.Chosen)]
+        self.feed(events.Resumed(self.now))
+
+    @rule()
+    def compact(self) -> None:
+        if self.state.phase is not Phase.COMMITTED:
+            self.journal.compact("run", self.state)
+
+    @invariant()
+    def nothing_reported_is_lost(self) -> None:
+        if not hasattr(self, "state"):
+            return
+        now = set(self.state.devices(State.REPORTED))
+        assert now >= self.reported
+        self.reported = now
+        assert self.journal.reports("run").keys() == now
+
+    @invariant()
+    def the_journal_knows_it_all(self) -> None:
+        if hasattr(self, "state") and self.state.phase is not Phase.COMMITTED:
+            assert self.journal.open_state("run") == self.state
+
+    @invariant()
+    def it_ends(self) -> None:
+        """From anywhere, silence alone ends a round that reports."""
+        if hasattr(self, "state") and self.state.phase is Phase.REPORTING:
+            last, _ = rounds.advance(self.state, events.Ticked(self.now + self.state.policy.deadline))
+            assert last.phase in {Phase.REDUCING, *OVER}
+
+
+Events.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+TestEvents = Events.TestCase

@@ -1,0 +1,167 @@
+"""The coordinator dies at every point at which its storage changes; the next one ends the run with the same bits."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _scripted import config, coordinating, finished, honest_fleet, play, serving, upload_of, watched
+
+from coordinator.journal import Journal, Status
+from coordinator.rounds import Phase
+from edgepfl.bundle import Bundle, pack
+from edgepfl.bus.blobs import BlobStore
+from edgepfl.bus.loopback import LoopbackBroker
+from edgepfl.wire import Commit, Task
+
+WRITES = ("create", "open_round", "append", "commit", "end")
+
+
+def _copy(state: Path, to: Path) -> None:
+    """The files as a power cut would leave them, if the disk keeps its word."""
+    for source in sorted(state.rglob("*")):
+        if source.is_file() and source.suffix != ".sock" and not source.name.endswith("-shm"):
+            target = to / source.relative_to(state)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileNotFoundError):  # a temporary file of the worker
+                shutil.copyfile(source, target)
+
+
+@contextmanager
+def _cuts(state: Path, to: Path) -> Iterator[list[tuple[str, Path]]]:
+    """Keep a copy of the state before and after every write of the journal and every blob."""
+    cuts: list[tuple[str, Path]] = []
+
+    def around(kind: type, name: str, patch: pytest.MonkeyPatch) -> None:
+        write: Callable[..., Any] = getattr(kind, name)
+
+        def cut(when: str) -> None:
+            cuts.append((f"{when} {name} {len(cuts)}", to / str(len(cuts))))
+            _copy(state, cuts[-1][1])
+
+        def wrapped(self: Any, *arguments: Any, **named: Any) -> Any:  # noqa: ANN401  it stands for any method
+            cut("before")
+            result = write(self, *arguments, **named)
+            cut("after")
+            return result
+
+        patch.setattr(kind, name, wrapped)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in WRITES:
+            around(Journal, name, patch)
+        around(BlobStore, "put", patch)
+        around(BlobStore, "keep_only", patch)
+        yield cuts
+
+
+async def _undisturbed(bundle: Bundle, state: Path) -> tuple[str, str]:
+    broker = LoopbackBroker()
+    async with coordinating(broker, state) as service, serving(*honest_fleet(broker, bundle)):
+        run = service.start_run(config(), pack(bundle))
+        return run, (await finished(service, run)).state_sha256
+
+
+async def _gone_on(bundle: Bundle, state: Path) -> tuple[str, str, list[tuple[int, str]]]:
+    """How a run ends that another coordinator left, with devices that know nothing of it."""
+    broker = LoopbackBroker()
+    async with coordinating(broker, state) as service, serving(*honest_fleet(broker, bundle)):
+        run = service.status().run
+        status = await finished(service, run)
+        return status.status, status.state_sha256, [(r.round, r.device) for r in service.journal.results(run)]
+
+
+def test_a_power_cut_anywhere(small: Bundle, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        with _cuts(tmp_path / "state", tmp_path) as cuts:
+            run, digest = await _undisturbed(small, tmp_path / "state")
+        phases = set()
+        begun = 0
+        for name, state in cuts:
+            journal = Journal(state / "journal.db")
+            found, row = journal.open_state(run), journal.run(run)
+            journal.close()
+            phases.add(found.phase if found is not None else None)
+            if row is None:
+                continue  # before the run was accepted
+            begun += 1
+            status, after, results = await _gone_on(small, state)
+            assert (name, status, after) == (name, "done", digest)
+            assert results == [(number, who) for number in (1, 2, 3) for who in ("ant", "bee", "cat")]
+        assert phases == {None, Phase.SELECTING, Phase.REPORTING, Phase.REDUCING}
+        assert begun > 60
+
+    play(scenario())
+
+
+def test_an_abandoned_attempt_is_followed_by_the_next(small: Bundle, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        broker = LoopbackBroker()
+        state = tmp_path / "state"
+        async with coordinating(broker, state) as service, serving(*honest_fleet(broker, small)):
+            with _cuts(state, tmp_path) as cuts:
+                run = service.start_run(config(max_norm=1e-9, attempts=2), pack(small))  # nobody's upload passes
+                status = await finished(service, run)
+            assert (status.status, status.round) == ("failed", 0)
+            assert "abandoned 2 times" in status.why
+        abandoned = 0
+        for _, copy in cuts:
+            journal = Journal(copy / "journal.db")
+            found = journal.open_state(run)
+            journal.close()
+            if found is None or found.phase is not Phase.ABANDONED:
+                continue
+            abandoned += 1
+            assert (await _gone_on(small, copy))[0] == "failed"
+        assert abandoned >= 2
+
+    play(scenario())
+
+
+def test_a_stop_that_was_written_down_is_a_stop(small: Bundle, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        broker = LoopbackBroker()
+        state = tmp_path / "state"
+        async with coordinating(broker, state) as service, serving(*honest_fleet(broker, small, "ant")):
+            run = service.start_run(config(), pack(small))
+            await watched(service, run, lambda status: bool(status.devices))
+            with _cuts(state, tmp_path) as cuts:
+                service.stop_run(run)
+            assert service.status(run).status == Status.STOPPED
+        after_append = next(copy for name, copy in cuts if name.startswith("after append"))
+        assert (await _gone_on(small, after_append))[0] == "stopped"
+        before = next(copy for name, copy in cuts if name.startswith("before append"))
+        assert (await _gone_on(small, before))[0] == "done"
+
+    play(scenario())
+
+
+def test_who_missed_the_commit_is_told_after_the_restart(small: Bundle, tmp_path: Path) -> None:
+    """A device reports again what it never heard about: the answer is the same whoever gives it."""
+
+    async def scenario() -> None:
+        await _undisturbed(small, tmp_path)
+        broker = LoopbackBroker()
+        late, stranger = honest_fleet(broker, small, "ant", "dog")
+        async with coordinating(broker, tmp_path) as service:
+            run = service.status().run
+            for device in (late, stranger):
+                async with device:
+                    task = Task(run, 3, 0, (), late_ref(small), late_ref(small), {}, 0, 1, True, 0, True, 1.0, 1.0)
+                    device.say(device.report(task, None))
+                    commit = await device.next(Commit)
+                    assert (commit.run, commit.round) == (run, 3)
+                    assert commit.accepted == (("ant",) if device is late else ())
+
+    play(scenario())
+
+
+def late_ref(bundle: Bundle) -> Any:  # noqa: ANN401  any reference will do
+    from _scripted import ref_of
+
+    return ref_of(pack(bundle))

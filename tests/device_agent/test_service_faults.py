@@ -1,0 +1,331 @@
+"""The agent's service when the power fails, the bus refuses, blobs lie and disks are full."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _hand import DEVICE, PATIENCE, Agent, GatedBus, Hand, agent, hand, play, until
+
+from device_agent.service import Place
+from device_agent.session import Phase
+from device_agent.store import Outgoing, Store
+from edgepfl.bundle import Bundle
+from edgepfl.bus.blobs import BlobStore
+from edgepfl.bus.chunks import digests
+from edgepfl.bus.loopback import LoopbackBroker
+from edgepfl.errors import StoreError
+from edgepfl.wire import BlobRef, Commit, Failed, Hello, Need, Progress, Report, RollCall
+
+ENDLESS = 1 << 40  # steps
+
+
+class PowerCutError(BaseException):
+    """Nothing after this happens."""
+
+
+class Fuse:
+    """Blows at one named point, once: the bus is silent from then on."""
+
+    def __init__(self, point: str, bus: GatedBus, broker: LoopbackBroker) -> None:
+        self.point, self.bus, self.broker = point, bus, broker
+
+    def at(self, point: str) -> None:
+        if point == self.point:
+            self.point = ""
+            self.broker.detach(self.bus, "power cut")
+            raise PowerCutError(point)
+
+
+class CutBlobs(BlobStore):
+    fuse: Fuse
+
+    def put(self, data: bytes) -> BlobRef:
+        self.fuse.at("before the upload is stored")
+        ref = super().put(data)
+        self.fuse.at("after the upload is stored")
+        return ref
+
+
+class CutStore(Store):
+    fuse: Fuse
+
+    def commit_pending(
+        self, run: str, round_: int, attempt: int, *, keep: bytes, report: bytes, upload: bytes = b""
+    ) -> None:
+        self.fuse.at("before the commit")
+        super().commit_pending(run, round_, attempt, keep=keep, report=report, upload=upload)
+        self.fuse.at("after the commit")
+
+    def outbox(self) -> list[Outgoing]:
+        waiting = super().outbox()
+        if waiting:
+            self.fuse.at("before the report is sent")
+        return waiting
+
+    def close_round(self, run: str, round_: int, *, accepted: bool) -> None:
+        self.fuse.at("before the round is closed")
+        super().close_round(run, round_, accepted=accepted)
+        self.fuse.at("after the round is closed")
+
+
+UNSTORED = ["before the upload is stored", "after the upload is stored", "before the commit"]
+STORED = ["after the commit", "before the report is sent"]
+ANSWERED = ["before the round is closed", "after the round is closed"]
+
+
+def fused(point: str, broker: LoopbackBroker, folder: Path) -> Agent:
+    """An agent whose power fails at this point."""
+    bus = GatedBus(broker, DEVICE)
+    fuse = Fuse(point, bus, broker)
+    store, offered = CutStore(folder / "store.db"), CutBlobs(folder / "offered")
+    store.fuse = offered.fuse = fuse
+    return Agent(broker, folder, place=Place(store, BlobStore(folder / "fetched"), offered), bus=bus)
+
+
+async def blown(one: Agent) -> None:
+    """Until the power failed."""
+    if one.serving is None:
+        raise AssertionError("it was not started")
+    await asyncio.wait({one.serving}, timeout=PATIENCE)
+    assert isinstance(await one.end(), PowerCutError)
+
+
+async def undisturbed(coordinator: Hand, broker: LoopbackBroker, folder: Path) -> Report:
+    """What a new device says of the first task when nothing disturbs it."""
+    async with agent(broker, folder):
+        return await coordinator.work(coordinator.task())
+
+
+@pytest.mark.parametrize("point", UNSTORED + STORED)
+def test_a_power_cut_anywhere_before_the_report_is_sent_changes_no_bit(
+    tmp_path: Path, ditto: Bundle, point: str
+) -> None:
+    async def scenario() -> None:
+        broker = LoopbackBroker()
+        async with hand(broker, tmp_path, ditto) as coordinator:
+            expected = await undisturbed(coordinator, broker, tmp_path / "other")
+            one = fused(point, broker, tmp_path / "device")
+            await one.start()
+            coordinator.say(coordinator.task())
+            await blown(one)
+            assert coordinator.came["report"] == 1
+            async with agent(broker, tmp_path / "device") as again:
+                if point in UNSTORED:
+                    coordinator.say(coordinator.task())
+                report = await coordinator.hear(Report)
+                assert (report.kept, report.upload) == (expected.kept, expected.upload)
+                assert report.session == (1 if point in STORED else 2)
+                assert await coordinator.work(coordinator.task()) == report
+                assert report.upload is not None
+                assert len(await coordinator.fetch(report.upload)) == report.upload.size
+                coordinator.say(Commit("run", 1, (DEVICE,)))
+                coordinator.say(RollCall(1))
+                while (await coordinator.hear(Hello)).session == 1:
+                    pass
+                assert again.place.store.keep("run").round == 1
+
+    play(scenario())
+
+
+@pytest.mark.parametrize("point", ANSWERED)
+def test_a_power_cut_while_the_answer_is_taken_leaves_the_old_state_or_the_new(
+    tmp_path: Path, ditto: Bundle, point: str
+) -> None:
+    async def scenario() -> None:
+        broker = LoopbackBroker()
+        async with hand(broker, tmp_path, ditto) as coordinator:
+            one = fused(point, broker, tmp_path / "device")
+            await one.start()
+            report = await coordinator.work(coordinator.task())
+            coordinator.say(Commit("run", 1, (DEVICE,)))
+            await blown(one)
+            async with agent(broker, tmp_path / "device") as again:
+                if point == "before the round is closed":
+                    assert await coordinator.hear(Report) == report
+                following = await coordinator.work(coordinator.task(round_=2, accepted=1))
+                assert following.kept != report.kept
+                assert again.place.store.keep("run").round == 1
+
+    play(scenario())
+
+
+def test_a_report_that_the_bus_has_no_room_for_is_sent_later(tmp_path: Path, ditto: Bundle) -> None:
+    async def scenario() -> None:
+        broker = LoopbackBroker()
+        async with hand(broker, tmp_path, ditto) as coordinator, agent(broker, tmp_path / "device") as one:
+            one.bus.refuses = {"report": 2, "hello": 1}
+            report = await coordinator.work(coordinator.task())
+            assert report.round == 1
+            assert one.bus.refused == 2
+            coordinator.backlog.clear()
+            coordinator.say(RollCall(1))
+            assert (await coordinator.hear(Hello)).pending == ("run", 1)
+            assert one.bus.refused == 3
+
+    play(scenario())
+
+
+def test_a_failure_that_could_not_be_said_is_said_after_the_reconnection(tmp_path: Path, ditto: Bundle) -> None:
+    async def scenario() -> None:
+        broker = LoopbackBroker()
+        async with hand(broker, tmp_path, ditto) as coordinator, agent(broker, tmp_path / "device") as one:
+            coordinator.say(coordinator.task(steps=ENDLESS, heartbeat=0.1))
+            while (await coordinator.hear(Progress)).steps == 0:
+                pass
+            one.bus.refuses = {"failed": 1}
+            coordinator.say(coordinator.task(round_=2, bundle=coordinator.offered.put(b"no bundle")))
+            failed = await coordinator.hear(Failed)
+            assert (failed.round, failed.code, one.bus.refused) == (2, "BundleError", 1)
+
+    play(scenario())
+
+
+def test_a_bus_that_is_lost_while_working_gets_the_report_when_it_is_back(tmp_path: Path, ditto: Bundle) -> None:
+    async def scenario() -> None:
+        broker = LoopbackBroker()
+        async with hand(broker, tmp_path, ditto) as coordinator, agent(broker, tmp_path / "device") as one:
+            coordinator.say(coordinator.task(steps=400, heartbeat=0.1))
+            while (await coordinator.hear(Progress)).steps == 0:
+                pass
+            broker.stop()
+            await until(lambda: bool(one.place.store.outbox()))
+            broker.start()
+            report = await coordinator.hear(Report)
+            assert (report.steps, coordinator.came["report"]) == (400, 1)
+            assert one.service.state.phase is Phase.IDLE
+
+    play(scenario())
+
+
+def test_a_bus_that_is_lost_while_fetching_goes_on_where_it_was(tmp_path: Path, ditto: Bundle) -> None:
+    async def scenario() -> None:
+        broker = LoopbackBroker()
+        async with hand(broker, tmp_path, ditto) as coordinator, agent(broker, tmp_path / "device") as one:
+            coordinator.serves = False
+            coordinator.say(coordinator.task())
+            await coordinator.hear(Need)
+            coordinator.serves = True
+            one.bus.drop()
+            report = await coordinator.hear(Report)
+            assert report.steps == 3
+            assert one.chunk_filters == set()
+
+    play(scenario())
+
+
+@pytest.mark.parametrize("named", ["bundle", "download"])
+def test_a_blob_that_is_no_bundle_or_no_download_is_refused_once_and_the_device_goes_on(
+    tmp_path: Path, ditto: Bundle, named: str
+) -> None:
+    async def scenario() -> None:
+        broker = LoopbackBroker()
+        async with hand(broker, tmp_path, ditto) as coordinator, agent(broker, tmp_path / "device") as one:
+            wrong: dict[str, Any] = {named: coordinator.offered.put(b"something else" * 10_000)}
+            coordinator.say(coordinator.task(**wrong))
+            failed = await coordinator.hear(Failed)
+            assert failed.code == {"bundle": "BundleError", "download": "CodecError"}[named]
+            assert one.service.state.phase is Phase.IDLE
+            assert (await coordinator.work(coordinator.task(attempt=1))).attempt == 1
+            assert coordinator.came["failed"] == 1
+
+    play(scenario())
+
+
+@pytest.mark.parametrize("lie", ["whole", "count", "inline"])
+def test_a_reference_that_lies_ends_the_task_and_leaves_nothing_wanted(tmp_path: Path, ditto: Bundle, lie: str) -> None:
+    async def scenario() -> None:
+        broker = LoopbackBroker()
+        async with hand(broker, tmp_path, ditto) as coordinator, agent(broker, tmp_path / "device") as one:
+            data = b"x" * 100_000
+            true = coordinator.offered.put(data)
+            reference = {
+                "whole": BlobRef("0" * 64, len(data), chunks=digests(data)),
+                "count": BlobRef(true.sha256, len(data), chunks=true.chunks[:16]),
+                "inline": BlobRef(true.sha256, 4, inline=b"nope"),
+            }[lie]
+            coordinator.offered.path("0" * 64).write_bytes(data)
+            coordinator.say(coordinator.task(bundle=reference))
+            failed = await coordinator.hear(Failed)
+            assert failed.code == "TransferError"
+            assert one.chunk_filters == set()
+            assert one.service.state.phase is Phase.IDLE
+            assert (await coordinator.work(coordinator.task(attempt=1))).steps == 3
+
+    play(scenario())
+
+
+class FullStore(Store):
+    """No room for a result, as often as it is told."""
+
+    full = 0
+    unreadable = False
+
+    def commit_pending(
+        self, run: str, round_: int, attempt: int, *, keep: bytes, report: bytes, upload: bytes = b""
+    ) -> None:
+        if self.full:
+            self.full -= 1
+            raise StoreError("database or disk is full", where="store.db", remedy="Free some space")
+        super().commit_pending(run, round_, attempt, keep=keep, report=report, upload=upload)
+
+    def outbox(self) -> list[Outgoing]:
+        if self.unreadable:
+            raise StoreError("disk I/O error", where="store.db")
+        return super().outbox()
+
+
+def test_a_full_disk_fails_the_task_and_not_the_service(tmp_path: Path, ditto: Bundle) -> None:
+    async def scenario() -> None:
+        broker = LoopbackBroker()
+        store = FullStore(tmp_path / "device" / "store.db")
+        place = Place(store, BlobStore(tmp_path / "fetched"), BlobStore(tmp_path / "offered"))
+        async with hand(broker, tmp_path, ditto) as coordinator, agent(broker, tmp_path, place=place) as one:
+            store.full = 1
+            coordinator.say(coordinator.task())
+            failed = await coordinator.hear(Failed)
+            assert (failed.code, failed.detail) == (
+                "StoreError",
+                "store.db: database or disk is full. Free some space",
+            )
+            assert one.service.state.runs["run"].pending is None
+            assert (await coordinator.work(coordinator.task(attempt=1))).attempt == 1
+
+    play(scenario())
+
+
+def test_a_store_that_cannot_be_read_ends_the_service_with_its_error(tmp_path: Path, ditto: Bundle) -> None:
+    async def scenario() -> None:
+        broker = LoopbackBroker()
+        store = FullStore(tmp_path / "device" / "store.db")
+        place = Place(store, BlobStore(tmp_path / "fetched"), BlobStore(tmp_path / "offered"))
+        async with hand(broker, tmp_path, ditto) as coordinator:
+            one = Agent(broker, tmp_path, place=place)
+            await one.start()
+            await coordinator.hear(Hello)
+            store.unreadable = True
+            coordinator.say(RollCall(1))
+            assert one.serving is not None
+            await asyncio.wait({one.serving}, timeout=PATIENCE)
+            found = await one.end()
+            assert isinstance(found, StoreError)
+            assert "disk I/O error" in str(found)
+
+    play(scenario())
+
+
+def test_a_blob_damaged_on_the_disk_is_fetched_again_for_the_next_attempt(tmp_path: Path, ditto: Bundle) -> None:
+    async def scenario() -> None:
+        broker = LoopbackBroker()
+        async with hand(broker, tmp_path, ditto) as coordinator, agent(broker, tmp_path / "device") as one:
+            first = await coordinator.work(coordinator.task())
+            path = one.place.fetched.path(coordinator.download.sha256)
+            path.write_bytes(path.read_bytes()[:-1] + b"?")
+            coordinator.say(coordinator.task(attempt=1))
+            assert "damaged" in (await coordinator.hear(Failed)).detail
+            report = await coordinator.work(coordinator.task(attempt=2))
+            assert (report.attempt, report.kept) == (2, first.kept)
+
+    play(scenario())
