@@ -15,6 +15,7 @@ from coordinator import control
 from coordinator.config import CoordinatorConfig, RunConfig, load
 from coordinator.service import Coordinator
 from coordinator.status import RunStatus
+from coordinator.watching import Watch, line_of
 from edgepfl.bus.lifetime import until_signal
 from edgepfl.bus.mqtt import MqttBus
 from edgepfl.bus.settings import mqtt_settings
@@ -87,14 +88,11 @@ async def _start(state: Path, request: control.Request, *, watch: bool, as_json:
 
 
 async def _watch(state: Path, name: str, *, as_json: bool) -> int:
-    last, status = None, ""
+    watch, status = Watch(sys.stdout, as_json=as_json), ""
     async for answer in control.ask(state, control.Request("watch", run=name)):
-        if not isinstance(answer.ok, RunStatus):
-            continue
-        line = _line(answer.ok, as_json=as_json)
-        if line != last:
-            print(line, flush=True)
-        last, status = line, answer.ok.status
+        if isinstance(answer.ok, RunStatus):
+            watch.see(answer.ok)
+            status = answer.ok.status
     if status in {"", "running"}:
         raise RunError("the coordinator hung up", where=name, remedy="Start it again: it goes on with the run")
     return 0 if status == "done" else 1
@@ -103,17 +101,8 @@ async def _watch(state: Path, name: str, *, as_json: bool) -> int:
 async def _once(state: Path, request: control.Request, *, as_json: bool) -> int:
     async for answer in control.ask(state, request):
         if isinstance(answer.ok, RunStatus):
-            print(_line(answer.ok, as_json=as_json))
+            print(msgspec.json.encode(answer.ok).decode() if as_json else line_of(answer.ok))
     return 0
-
-
-def _line(status: RunStatus, *, as_json: bool) -> str:
-    if as_json:
-        return msgspec.json.encode(status).decode()
-    metrics = "  ".join(f"{name} {value:.3f}" for name, value in sorted(status.metrics.items()))
-    about = status.waiting or status.why or f"model {status.state_sha256[:16]}"
-    done = min(status.round, status.rounds)
-    return f"{status.run}  {status.status}  round {done}/{status.rounds}  {metrics}  {about}"
 
 
 def _run_config(words: argparse.Namespace) -> RunConfig:

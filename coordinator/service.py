@@ -229,6 +229,7 @@ class Coordinator:
                 log.warning("disconnected (%s)", reason)
                 self._connected = False
                 self._fleet = doubt(self._fleet, tuple(self._fleet.devices))
+                self._tell()
             case Arrived(topic, payload):
                 self._arrived(topic, payload)
 

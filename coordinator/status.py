@@ -23,6 +23,7 @@ class RunStatus(msgspec.Struct, frozen=True):
         why: of failed and stopped.
         round: the last committed round.
         rounds: training rounds in all.
+        phase: of the open round; empty when none is.
         waiting: what it waits for.
         devices: who is here.
         metrics: means over the devices of the last committed round that had them.
@@ -36,6 +37,7 @@ class RunStatus(msgspec.Struct, frozen=True):
     why: str
     round: int
     rounds: int
+    phase: str
     waiting: str
     devices: tuple[str, ...]
     metrics: dict[str, float]
@@ -79,6 +81,7 @@ def status_of(row: RunRow, checkpoint: Checkpoint, sums: Totals, fleet: Fleet, o
         why=row.why,
         round=checkpoint.round,
         rounds=row.config.rounds,
+        phase=open_round.phase.value if open_round is not None else "",
         waiting=rounds.waiting(open_round) if open_round is not None else "",
         devices=tuple(sorted(name for name, known in fleet.devices.items() if known.present)),
         metrics=dict(sums.metrics),

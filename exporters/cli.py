@@ -12,7 +12,7 @@ from pathlib import Path
 
 from edgepfl import algorithms, bundle
 from edgepfl.bundle import Bundle
-from edgepfl.errors import ConfigError, EdgepflError
+from edgepfl.errors import ConfigError
 from edgepfl.plan import Entry
 
 _EPILOG = """\
@@ -37,16 +37,15 @@ def main(argv: Sequence[str]) -> int:
         argv: the arguments after ``export``.
 
     Returns:
-        The exit status: 0, or 1 after telling on standard error what is wrong.
+        The exit status.
+
+    Raises:
+        EdgepflError: what is wrong, for the command line to tell.
     """
     arguments = _parser().parse_args(argv)
-    try:
-        made = _export(arguments)
-        data = bundle.pack(made)
-        _write(arguments.output, data)
-    except EdgepflError as error:
-        print(f"edgepfl export: {error}", file=sys.stderr)
-        return 1
+    made = _export(arguments)
+    data = bundle.pack(made)
+    _write(arguments.output, data)
     _tell(made, data, arguments.output)
     return 0
 

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
-from _exported import EVERY, exported
+from _exported import DEVICES, EVERY, exported
 from _federation import Federation, Values, assert_same_bits, named
 
 from coordinator.reduction import Reduction, Upload
 from coordinator.updater import next_state
-from edgepfl.plan import Role, SlotPlan
+from edgepfl.plan import Reduce, Role, SlotPlan, Weighting
 from edgepfl.seeds import generator
 from edgepfl.tree import Tree, Trees
 
@@ -61,6 +61,27 @@ def test_so_it_does_when_one_of_the_cohort_never_reports(name: str) -> None:
     expected = after(name, sorted(COUNTS), sorted(COUNTS))
     for arrivals in itertools.permutations(COUNTS):
         assert_same_bits(after(name, arrivals, cohort), expected)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_means_are_weighted_as_the_algorithm_says_and_sums_are_not(name: str) -> None:
+    federation = Federation(exported(name))
+    slots, uniform = federation.plan.by_role(Role.UP), federation.algorithm.weighting is Weighting.UNIFORM
+    reduction = Reduction(slots, DEVICES, federation.algorithm.weighting)
+    weights = {device: 1.0 if uniform else len(examples.train_x) for device, examples in DEVICES.items()}
+    uploads = {device: federation.train(device).upload for device in DEVICES}
+    for device, trees in uploads.items():
+        reduction.offer(device, Upload(len(DEVICES[device].train_x), 5, lambda trees=trees: trees))  # type: ignore[misc]  # the default binds it now
+    got = reduction.close(sorted(DEVICES))
+    assert got.total.keys() | got.stack.keys() == slots.keys()
+    for slot, tree in got.total.items():
+        mean = slots[slot].reduce is Reduce.MEAN
+        for tensor, found in tree.items():
+            terms = [
+                (weights[device] if mean else 1.0) * np.float64(uploads[device][slot][tensor]) for device in DEVICES
+            ]
+            expected = sum(terms) / (sum(weights.values()) if mean else 1.0)
+            np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6, atol=1e-9)
 
 
 def test_the_uploads_would_show_another_order() -> None:

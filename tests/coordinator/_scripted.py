@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import numpy as np
 
 from coordinator.config import RunConfig
+from coordinator.rounds import Seat
 from coordinator.service import Coordinator
 from coordinator.status import RunStatus
 from edgepfl import codec, wire
@@ -100,20 +101,13 @@ class Hand:
 
     def report(self, task: Task, upload: BlobRef | None, *, examples: int = 5) -> Report:
         """The report on a task, as the agent would make it; it is not sent."""
-        loss = {"loss": 1.0 + task.round}
-        return Report(
-            self.name,
-            self.session,
-            task.run,
-            task.round,
-            task.attempt,
-            examples,
-            task.steps,
-            upload,
-            loss,
-            {},
-            "0" * 64,
-        )
+        return self.report_of(task.run, task.round, upload, attempt=task.attempt, examples=examples)
+
+    def report_of(
+        self, run: str, round_: int, upload: BlobRef | None, *, attempt: int = 0, examples: int = 5
+    ) -> Report:
+        loss = {"loss": 1.0 + round_}
+        return Report(self.name, self.session, run, round_, attempt, examples, 10, upload, loss, {}, "0" * 64)
 
     def chunk(self, data: bytes, index: int) -> None:
         sha16 = hashlib.sha256(data).hexdigest()[:16]
@@ -239,3 +233,30 @@ def config(**fields: Any) -> RunConfig:  # noqa: ANN401  whatever RunConfig take
 
 def honest_fleet(broker: LoopbackBroker, bundle: Bundle, *names: str, times: int = 1) -> tuple[Honest, ...]:
     return tuple(Honest(broker, name, bundle.plan, times=times) for name in names or ("ant", "bee", "cat"))
+
+
+def seat_of(service: Coordinator, device: str) -> Seat:
+    """A member's seat in the open round."""
+    return service._active.round.seats[device]
+
+
+async def until(service: Coordinator, run: str, when: Callable[[], bool]) -> None:
+    """Wait for a change after which ``when()`` holds, while the run goes on."""
+    await watched(service, run, lambda _: when())
+
+
+async def told(hands: Iterable[Hand]) -> Task:
+    """The task that all of these are told."""
+    tasks = [await hand.next(Task) for hand in hands]
+    assert len({(task.run, task.round, task.attempt, task.cohort) for task in tasks}) == 1
+    return tasks[0]
+
+
+@asynccontextmanager
+async def hands(broker: LoopbackBroker, *names: str) -> AsyncIterator[tuple[Hand, ...]]:
+    """Devices that said Hello, and do nothing else by themselves."""
+    async with AsyncExitStack() as stack:
+        present = tuple([await stack.enter_async_context(Hand(broker, name)) for name in names])
+        for hand in present:
+            hand.hello()
+        yield present

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -10,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _scripted import config, coordinating, finished, honest_fleet, play, serving, upload_of, watched
+from _scripted import config, coordinating, finished, honest_fleet, play, serving, watched
 
 from coordinator.journal import Journal, Status
 from coordinator.rounds import Phase
 from edgepfl.bundle import Bundle, pack
 from edgepfl.bus.blobs import BlobStore
 from edgepfl.bus.loopback import LoopbackBroker
-from edgepfl.wire import Commit, Task
+from edgepfl.wire import Commit
 
 WRITES = ("create", "open_round", "append", "commit", "end")
 
@@ -152,16 +151,9 @@ def test_who_missed_the_commit_is_told_after_the_restart(small: Bundle, tmp_path
             run = service.status().run
             for device in (late, stranger):
                 async with device:
-                    task = Task(run, 3, 0, (), late_ref(small), late_ref(small), {}, 0, 1, True, 0, True, 1.0, 1.0)
-                    device.say(device.report(task, None))
+                    device.say(device.report_of(run, 3, None))
                     commit = await device.next(Commit)
                     assert (commit.run, commit.round) == (run, 3)
                     assert commit.accepted == (("ant",) if device is late else ())
 
     play(scenario())
-
-
-def late_ref(bundle: Bundle) -> Any:  # noqa: ANN401  any reference will do
-    from _scripted import ref_of
-
-    return ref_of(pack(bundle))

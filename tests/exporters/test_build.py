@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -23,6 +24,13 @@ from exporters.ort import PoisonedOnnx
 
 BundleOf = Callable[[str], Bundle]
 ALWAYS = {Entry.STEP, Entry.FINISH, Entry.MODELS, Entry.EVALUATE, Entry.PREDICT}
+
+
+@pytest.fixture(scope="module")
+def bundle_of() -> BundleOf:
+    """Algorithm to its bundle, each built once."""
+    return functools.cache(lambda name: build(algorithms.build(name, {}), tiny_cnn()))
+
 
 every_algorithm = pytest.mark.parametrize("name", algorithms.names())
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from edgepfl import bundle
+from edgepfl.errors import EdgepflError
 from exporters.cli import main
 
 NETS = """
@@ -74,12 +75,12 @@ def test_it_writes_a_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     ],
 )
 def test_bad_input_is_told_in_one_line_and_writes_nothing(
-    changes: dict[str, str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    changes: dict[str, str], message: str, tmp_path: Path
 ) -> None:
-    assert main([*_arguments(**changes), "--quiet"]) == 1
-    told = capsys.readouterr().err
-    assert message in told
-    assert told.count("\n") == 1
+    with pytest.raises(EdgepflError) as caught:
+        main([*_arguments(**changes), "--quiet"])
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
     assert not list(tmp_path.glob("*.bundle"))
 
 

@@ -1,0 +1,52 @@
+"""Showing a run to whoever watches it."""
+
+from __future__ import annotations
+
+from typing import TextIO
+
+import msgspec
+
+from coordinator.rounds import Phase
+from coordinator.status import RunStatus
+
+_SHOWN = ("loss", "accuracy.global", "accuracy.personal")
+
+
+class Watch:
+    """On a terminal one line that changes; in a log a line for every round, and for every wait for devices.
+
+    Args:
+        out: where to.
+        as_json: write every status as JSON instead.
+    """
+
+    def __init__(self, out: TextIO, *, as_json: bool) -> None:
+        self._out = out
+        self._as_json = as_json
+        self._shown: tuple[object, ...] = ()
+
+    def see(self, status: RunStatus) -> None:
+        """Show a status, if it says something new."""
+        ended = status.status != "running"
+        if self._as_json:
+            key: tuple[object, ...] = (status,)
+            self._write(key, msgspec.json.encode(status).decode() + "\n")
+        elif self._out.isatty():
+            self._write((status,), f"\r{line_of(status)}\x1b[K" + ("\n" if ended else ""))
+        else:
+            waits = status.waiting if status.phase == Phase.SELECTING.value else ""
+            self._write((status.status, status.round, waits), line_of(status) + "\n")
+
+    def _write(self, key: tuple[object, ...], line: str) -> None:
+        if key != self._shown:
+            self._out.write(line)
+            self._out.flush()
+        self._shown = key
+
+
+def line_of(status: RunStatus) -> str:
+    """A status as one line for people."""
+    metrics = "".join(f"  {name} {status.metrics[name]:.3f}" for name in _SHOWN if name in status.metrics)
+    about = status.waiting or status.why or f"model {status.state_sha256[:16]}"
+    done = min(status.round, status.rounds)
+    return f"{status.run}  {status.status}  round {done}/{status.rounds}{metrics}  {about}"
