@@ -198,8 +198,9 @@ class ActiveRun:
             case events.Fold(device):
                 self._fold(device)
             case events.Release(devices, why):
+                cancel = Cancel(self.row.id, self._round.number, self._round.attempt, why)
                 for device in devices:
-                    self._desk.send(ToDevice(device, Cancel.KIND), Cancel(self.row.id, self._round.number, why))
+                    self._desk.send(ToDevice(device, Cancel.KIND), cancel)
             case events.Suspect(devices):
                 self._desk.suspect(devices)
             case events.Reduce(devices):

@@ -50,6 +50,7 @@ class Reduction:
         self._order = sorted(cohort)
         self._weighting = weighting
         self._device = torch.device(device)
+        self._offered: set[str] = set()
         self._waiting: dict[str, Upload] = {}
         self._folded: list[tuple[str, Upload, float]] = []
         self._next = 0
@@ -57,9 +58,10 @@ class Reduction:
         self._stacks: dict[str, list[Tree]] = {name: [] for name, slot in slots.items() if slot.reduce is Reduce.STACK}
 
     def offer(self, device: str, upload: Upload) -> None:
-        """Take an upload; a device's second is ignored."""
-        if device in self._waiting or any(device == name for name, _, _ in self._folded):
+        """Take an upload and fold those whose turn it is; a device's second is ignored."""
+        if device in self._offered:
             return
+        self._offered.add(device)
         self._waiting[device] = upload
         while self._next < len(self._order) and self._order[self._next] in self._waiting:
             self._fold(self._order[self._next])

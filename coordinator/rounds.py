@@ -328,8 +328,8 @@ def _reconnected(r: Round, at: float) -> Round:
 
 def _over(r: Round, event: Stored | StoreFailed | Stopped) -> Step:
     match event:
-        case Stored() if r.phase is Phase.REDUCING:
-            return replace(r, phase=Phase.COMMITTED), (Commit(r.devices(State.REPORTED)),)
+        case Stored(at) if r.phase is Phase.REDUCING:
+            return replace(r, phase=Phase.COMMITTED, since=at), (Commit(r.devices(State.REPORTED)),)
         case StoreFailed(why, at) if r.phase is Phase.REDUCING:
             return _abandon(r, why, at)
         case Stopped(at) if r.phase in {Phase.SELECTING, Phase.REPORTING, Phase.REDUCING}:

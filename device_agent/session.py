@@ -329,8 +329,8 @@ def _commit(s: Session, commit: Commit) -> Step:
 
 
 def _cancel(s: Session, cancel: Cancel) -> Step:
-    if s.task is None or (s.task.run, s.task.round) != (cancel.run, cancel.round):
-        return s, ()
+    if s.task is None or task_id(s.task) != TaskId(cancel.run, cancel.round, cancel.attempt):
+        return s, ()  # perhaps that of an earlier attempt, overtaken by the task of this one
     return _idle(s)
 
 

@@ -196,11 +196,12 @@ class Commit(Message, frozen=True):
 
 
 class Cancel(Message, frozen=True):
-    """Stop work on this round; its result will not be taken."""
+    """Stop work on this attempt at a round; its result will not be taken."""
 
     KIND: ClassVar[str] = "cancel"
     run: Name
     round: RoundNumber
+    attempt: Count
     reason: Text
 
 

@@ -111,7 +111,7 @@ def test_nobody_speaks_for_another(small: Bundle, tmp_path: Path) -> None:
                 (ant if victim == "ant" else bee).report_of(run, 1, ref_of(b"nothing")),
             ):
                 eve.raw(message.KIND, wire.encode(message))
-            for command in (Commit(run, 1, ()), Cancel(run, 1, "no"), RollCall(1)):
+            for command in (Commit(run, 1, ()), Cancel(run, 1, 0, "no"), RollCall(1)):
                 eve.raw(command.KIND, wire.encode(command))  # what only the coordinator says
             await drained(service, broker)
             assert frozen(service, run) == before

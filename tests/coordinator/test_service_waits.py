@@ -185,19 +185,21 @@ def test_one_coordinator_for_one_directory(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_ends_the_service_and_loses_nothing(small: Bundle, tmp_path: Path) -> None:
+    settings = config(rounds=30)  # enough for some more pages of results
+
     async def whole(state: Path) -> str:
         broker = LoopbackBroker()
         async with coordinating(broker, state) as service, serving(*honest_fleet(broker, small)):
-            run = service.status().run if service.journal.run() else service.start_run(config(), pack(small))
+            run = service.status().run if service.journal.run() else service.start_run(settings, pack(small))
             status = await finished(service, run)
-            assert (status.status, status.round) == ("done", 3)
+            assert (status.status, status.round) == ("done", 31)
             return status.state_sha256
 
     async def scenario() -> None:
         broker = LoopbackBroker()
         service = Coordinator(FLEET, LoopbackBus(broker, "coordinator"), tmp_path / "full", clock=Clock())
         running = asyncio.ensure_future(service.run())
-        run = service.start_run(config(), pack(small))
+        run = service.start_run(settings, pack(small))
         async with serving(*honest_fleet(broker, small)):
             await watched(service, run, lambda status: status.round == 1)
             [pages] = service.journal._db.execute("PRAGMA page_count").fetchone()

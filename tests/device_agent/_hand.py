@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -14,7 +15,7 @@ import numpy as np
 from device_agent.data import Examples
 from device_agent.runners.onnx import OnnxRunner
 from device_agent.service import AgentService, Place, will
-from device_agent.work import Workshop
+from device_agent.work import Materials, Product, Workshop
 from edgepfl import codec, wire
 from edgepfl.bundle import Bundle, pack
 from edgepfl.bus import Arrived
@@ -75,6 +76,19 @@ class GatedBus(LoopbackBus):
         return super().publish(topic, payload, qos=qos)
 
 
+class GatedWorkshop(Workshop):
+    """A workshop whose tasks begin when its gate is opened."""
+
+    def __init__(self) -> None:
+        super().__init__(OnnxRunner)
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def perform(self, task: Task, materials: Materials, on_step: Callable[[int], None]) -> Product:
+        assert self.gate.wait(PATIENCE)
+        return super().perform(task, materials, on_step)
+
+
 class Agent:
     """A device's agent with its storage in a folder; what is given replaces its part."""
 
@@ -83,6 +97,7 @@ class Agent:
     ) -> None:
         self.place = place or Place.open(folder)
         self.bus = bus or GatedBus(broker, DEVICE)
+        self.workshop = GatedWorkshop()
         self.pool = ThreadPoolExecutor(1)
         self.service = AgentService(
             DEVICE,
@@ -91,7 +106,7 @@ class Agent:
             bus=self.bus,
             place=self.place,
             examples=examples(),
-            workshop=Workshop(OnnxRunner),
+            workshop=self.workshop,
             pool=self.pool,
         )
         self.serving: asyncio.Task[None] | None = None

@@ -107,7 +107,7 @@ def test_progress_tells_the_steps_and_cancel_ends_the_work(tmp_path: Path, ditto
             while (told := await coordinator.hear(Progress)).steps == 0:
                 pass
             assert (told.device, told.run, told.round, told.attempt) == (DEVICE, "run", 1, 0)
-            coordinator.say(Cancel("run", 1, "abandoned"))
+            coordinator.say(Cancel("run", 1, 0, "abandoned"))
             await until(lambda: one.service.state.phase is Phase.IDLE)
             report = await coordinator.work(coordinator.task(attempt=1))
             assert (report.attempt, report.steps, coordinator.came["report"]) == (1, 3, 1)
@@ -123,7 +123,7 @@ def test_a_task_that_is_stopped_and_sent_again_can_be_stopped_again(tmp_path: Pa
             coordinator.say(endless)
             while one.service.state.phase is not Phase.WORKING:
                 await coordinator.hear(Progress)
-            for message in (Cancel("run", 1, "x"), endless, Cancel("run", 1, "x"), endless):
+            for message in (Cancel("run", 1, 0, "x"), endless, Cancel("run", 1, 0, "x"), endless):
                 coordinator.say(message)
             await coordinator.hear(Progress)
             coordinator.say(Commit("run", 1, ()))
@@ -142,7 +142,7 @@ def test_cancel_while_fetching_leaves_no_chunk_topic_behind(tmp_path: Path, ditt
             coordinator.say(coordinator.task())
             await coordinator.hear(Need)
             assert len(one.chunk_filters) == 2
-            coordinator.say(Cancel("run", 1, "abandoned"))
+            coordinator.say(Cancel("run", 1, 0, "abandoned"))
             await until(lambda: one.service.state.phase is Phase.IDLE)
             assert one.chunk_filters == set()
             coordinator.serves = True

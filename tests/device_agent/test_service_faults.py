@@ -188,15 +188,17 @@ def test_a_bus_that_is_lost_while_working_gets_the_report_when_it_is_back(tmp_pa
     async def scenario() -> None:
         broker = LoopbackBroker()
         async with hand(broker, tmp_path, ditto) as coordinator, agent(broker, tmp_path / "device") as one:
-            coordinator.say(coordinator.task(steps=400, heartbeat=0.1))
-            while (await coordinator.hear(Progress)).steps == 0:
-                pass
+            one.workshop.gate.clear()
+            coordinator.say(coordinator.task(heartbeat=0.1))
+            while one.service.state.phase is not Phase.WORKING:
+                await coordinator.hear(Progress)
             broker.stop()
+            one.workshop.gate.set()
             await until(lambda: bool(one.place.store.outbox()))
             broker.start()
             report = await coordinator.hear(Report)
-            assert (report.steps, coordinator.came["report"]) == (400, 1)
-            assert one.service.state.phase is Phase.IDLE
+            assert (report.steps, coordinator.came["report"]) == (3, 1)
+            assert one.service.state.task is None
 
     play(scenario())
 

@@ -181,13 +181,13 @@ def test_an_older_word_does_not_take_back_what_is_settled() -> None:
     assert (s.standing("run"), s.task) == (Standing(2), task(round_=3, accepted=1))
 
 
-def test_cancel_stops_its_own_round_only() -> None:
-    working, _ = after(NEW, *here(task(round_=2)))
-    assert after(working, Received(Cancel("run", 1, "x"), 1.0)) == (working, ())
-    assert after(working, Received(Cancel("other", 2, "x"), 1.0)) == (working, ())
-    s, effects = after(working, Received(Cancel("run", 2, "x"), 1.0))
-    assert (s.phase, effects) == (Phase.IDLE, (StopWork(TaskId("run", 2, 0)),))
-    assert after(s, Worked(TaskId("run", 2, 0))) == (s, ())
+def test_cancel_stops_its_own_attempt_only() -> None:
+    working, _ = after(NEW, *here(task(round_=2, attempt=1)))
+    for other in (Cancel("run", 1, 1, "x"), Cancel("other", 2, 1, "x"), Cancel("run", 2, 0, "late")):
+        assert after(working, Received(other, 1.0)) == (working, ())
+    s, effects = after(working, Received(Cancel("run", 2, 1, "x"), 1.0))
+    assert (s.phase, effects) == (Phase.IDLE, (StopWork(TaskId("run", 2, 1)),))
+    assert after(s, Worked(TaskId("run", 2, 1))) == (s, ())
 
 
 def test_a_failure_is_said_once_and_stops_what_else_went_on_for_the_task() -> None:
@@ -292,10 +292,10 @@ class Anything(RuleBasedStateMachine):
         """Commit(north, 2, without us) while north 3 is at work: nothing; while north 1 is at work: it is stopped."""
         self.send(Commit(run, round_, (DEVICE,) if counts else (OTHER,)))
 
-    @rule(run=st.sampled_from(RUNS), round_=st.sampled_from(ROUNDS))
-    def a_cancel(self, run: str, round_: int) -> None:
-        """Cancel(north, 2) while north 2.0 is fetched: its blobs are wanted no longer."""
-        self.send(Cancel(run, round_, "abandoned"))
+    @rule(run=st.sampled_from(RUNS), round_=st.sampled_from(ROUNDS), attempt=st.sampled_from(ATTEMPTS))
+    def a_cancel(self, run: str, round_: int, attempt: int) -> None:
+        """Cancel(north, 2, 0) while north 2.0 is fetched: its blobs are wanted no longer; while 2.1 is: nothing."""
+        self.send(Cancel(run, round_, attempt, "abandoned"))
 
     @rule(connected=st.booleans())
     def somebody_asks(self, connected: bool) -> None:  # noqa: FBT001  drawn

@@ -1,7 +1,9 @@
 """Coordinator's and agents' machines against each other, over a bus that loses, repeats and reorders, in virtual time.
 
-Training is a hash: what a device keeps after a round follows from what it kept before, the round and the server's state,
-so an update that is counted twice, lost, or trained from the wrong state changes every digest after it.
+Training is a hash: what a device keeps after a round follows from what it kept before, the round and the server's
+state, so an update that is counted twice, lost, or trained from the wrong state changes every digest after it.
+
+A message is lost only together with its connection, as over MQTT at QoS 1: the device then connects anew.
 """
 
 from __future__ import annotations
@@ -66,7 +68,7 @@ class Faults:
     """Probabilities, and seconds.
 
     Attributes:
-        loss: of a message.
+        loss: of a message, and with it of the device's connection.
         repetition: of a message.
         delay: of a message, at most; what is sent later may come earlier.
         agent: seconds between power cuts of some agent; 0 for none.
@@ -102,10 +104,12 @@ class World:
     def after(self, seconds: float, what: Callable[[], None]) -> None:
         heapq.heappush(self._queue, (self.now + seconds, next(self._order), what))
 
-    def send(self, deliver: Callable[[], None]) -> None:
+    def send(self, deliver: Callable[[], None], lost: Callable[[], None]) -> None:
         """A message goes its way, or two of it, or none."""
-        copies = (self.random.random() >= self.faults.loss) + (self.random.random() < self.faults.repetition)
-        for _ in range(copies):
+        if self.chance(self.faults.loss):
+            lost()
+            return
+        for _ in range(1 + self.chance(self.faults.repetition)):
             self.after(self.random.uniform(0.0, self.faults.delay), deliver)
 
     def chance(self, probability: float) -> bool:
@@ -148,14 +152,13 @@ class Agent:
         self.send = send
         self.store: dict[str, Kept] = {}
         self.starts = 0
-        self.job: object = None
+        self.away = False
         self.s: Session
         self.start()
 
     def start(self) -> None:
         """Power on: all that is known is in the store."""
         self.starts += 1
-        self.job = None
         self.s = Session(self.name, {run: Standing(kept.settled, kept.pending) for run, kept in self.store.items()})
         self.feed(session.Connected())
 
@@ -173,6 +176,16 @@ class Agent:
     def tick(self) -> None:
         self.feed(session.Ticked(self.world.now))
 
+    def disconnect(self) -> None:
+        """The connection is lost, and some seconds later there is another."""
+        if not self.away:
+            self.away = True
+            self.world.after(self.world.random.uniform(0.1, 5.0), self.connect)
+
+    def connect(self) -> None:
+        self.away = False
+        self.feed(session.Connected())
+
     def carry_out(self, effect: session.Effect) -> None:
         match effect:
             case session.SayHello(pending):
@@ -183,14 +196,10 @@ class Agent:
                     if kept.report is not None:
                         self.send(self.name, kept.report)
             case session.Fetch(blob):
-                self.job = object()
                 seconds = 1e9 if self.world.chance(self.world.faults.stuck) else self.world.random.uniform(0.1, 2.0)
                 self.later(seconds, lambda: self.feed(session.Fetched(blob.sha256)))
             case session.Work(task):
-                self.job = object()
                 self.later(self.world.random.uniform(0.5, 3.0), lambda: self.work(task))
-            case session.StopWork():
-                self.job = None
             case session.Settle(this, accepted):
                 self.settle(this, accepted)
             case session.Close(this, accepted):
@@ -477,11 +486,12 @@ class Scene:
     def _down(self, device: str, message: Message) -> None:
         """What a coordinator sends: a device that is being started when it comes does not get it."""
         if isinstance(message, Task | wire.Commit | wire.Cancel | wire.RollCall):
-            self.world.send(lambda: self.agents[device].receive(message))
+            agent = self.agents[device]
+            self.world.send(lambda: agent.receive(message), agent.disconnect)
 
     def _up(self, device: str, message: Message) -> None:
         def deliver() -> None:
             if self.coordinator.up:
                 self.coordinator.receive(device, message)
 
-        self.world.send(deliver)
+        self.world.send(deliver, lambda: self.agents[device].disconnect() if device in self.agents else None)

@@ -51,7 +51,7 @@ EXAMPLES: dict[str, Message] = {
     ),
     "task-final": Task("watch", 99, 0, (), CHUNKED, CHUNKED, {}, 0, 0, True, 0, True, 1e9, 0.0),  # noqa: FBT003
     "commit": Commit("watch", 41, ("pi-07", "pi-08")),
-    "cancel": Cancel("watch", 41, "the round was abandoned"),
+    "cancel": Cancel("watch", 41, 1, "the round was abandoned"),
     "rollcall": RollCall(12),
 }  # fmt: skip
 

@@ -1,0 +1,180 @@
+"""Folding: the same bits in any order, the same numbers as a float64 oracle, and no more memory for more devices."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import math
+import tracemalloc
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from coordinator.reduction import Reduction, Upload
+from edgepfl.algorithms import Cohort
+from edgepfl.errors import RunError
+from edgepfl.plan import Reduce, SlotPlan, TensorSpec, Weighting, resolve, up
+from edgepfl.tree import Tree, Trees
+
+SPECS = {"a": TensorSpec((2,)), "b": TensorSpec((1, 3))}
+SLOTS = resolve({"mean": up(Reduce.MEAN), "sum": up(Reduce.SUM), "stack": up(Reduce.STACK)}, SPECS, ())
+NAMES = ("ant", "bee", "cat", "dog", "eel")
+FLOATS = st.floats(-1e6, 1e6, width=32)
+UPLOADS = st.lists(
+    st.tuples(st.integers(1, 1000), arrays.arrays(np.float32, 5, elements=FLOATS)), min_size=5, max_size=5
+)
+
+
+def trees_of(row: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> Trees:
+    tree = Tree({"a": row[:2].copy(), "b": row[2:].reshape(1, 3).copy()})
+    return {"mean": tree, "sum": tree, "stack": tree}
+
+
+def upload(examples: int, trees: Trees, steps: int = 3) -> Upload:
+    return Upload(examples, steps, lambda: trees)
+
+
+def reduced(
+    uploads: Mapping[str, Upload],
+    order: tuple[str, ...],
+    *,
+    cohort: tuple[str, ...] = NAMES,
+    weighting: Weighting = Weighting.EXAMPLES,
+    slots: Mapping[str, SlotPlan] = SLOTS,
+) -> Cohort:
+    reduction = Reduction(slots, cohort, weighting)
+    for device in order:
+        reduction.offer(device, uploads[device])
+    return reduction.close(order)
+
+
+def flat(trees: Trees) -> bytes:
+    return b"".join(tensor.numpy().tobytes() for _, tree in sorted(trees.items()) for tensor in tree.values())
+
+
+@given(UPLOADS)
+def test_every_order_gives_the_same_bits(rows: list[tuple[int, np.ndarray[tuple[int], np.dtype[np.float32]]]]) -> None:
+    uploads = {name: upload(examples, trees_of(row)) for name, (examples, row) in zip(NAMES, rows, strict=True)}
+    first = reduced(uploads, NAMES)
+    assert first.devices == NAMES
+    for order in itertools.permutations(NAMES):
+        got = reduced(uploads, order)
+        assert (got.devices, got.examples) == (first.devices, first.examples)
+        assert (flat(got.total), flat(got.stack)) == (flat(first.total), flat(first.stack))
+
+
+@given(UPLOADS, st.sampled_from(list(Weighting)), st.integers(1, 5))
+def test_it_is_what_a_float64_oracle_says(
+    rows: list[tuple[int, np.ndarray[tuple[int], np.dtype[np.float32]]]], weighting: Weighting, count: int
+) -> None:
+    uploads = {name: upload(examples, trees_of(row)) for name, (examples, row) in zip(NAMES, rows, strict=True)}
+    got = reduced(uploads, NAMES[:count], weighting=weighting)
+    weights = [examples if weighting is Weighting.EXAMPLES else 1 for examples, _ in rows[:count]]
+    for at in range(5):
+        column = [float(row[at]) for _, row in rows[:count]]
+        mean = math.fsum(w * x for w, x in zip(weights, column, strict=True)) / sum(weights)
+        tensor, index = ("a", (at,)) if at < 2 else ("b", (0, at - 2))
+        near = {"rel": 1e-6, "abs": 1e-6 * max(map(abs, column))}
+        assert float(got.total["mean"][tensor][index]) == pytest.approx(mean, **near)
+        assert float(got.total["sum"][tensor][index]) == pytest.approx(math.fsum(column), **near)
+        assert [float(x) for x in got.stack["stack"][tensor][(slice(None), *index)]] == column
+    assert got.total["mean"]["a"].dtype is torch.float32
+
+
+def test_the_weights_are_the_examples_or_one() -> None:
+    uploads = {"ant": upload(1, trees_of(np.zeros(5, np.float32))), "bee": upload(3, trees_of(np.ones(5, np.float32)))}
+    by_examples = reduced(uploads, ("ant", "bee"), cohort=("ant", "bee"))
+    assert by_examples.total["mean"]["a"].tolist() == [0.75, 0.75]
+    assert by_examples.total["sum"]["a"].tolist() == [1.0, 1.0]
+    assert (by_examples.examples, by_examples.steps) == ((1, 3), (3, 3))
+    uniform = reduced(uploads, ("ant", "bee"), cohort=("ant", "bee"), weighting=Weighting.UNIFORM)
+    assert uniform.total["mean"]["a"].tolist() == [0.5, 0.5]
+
+
+def test_small_terms_beside_large_ones_are_not_lost() -> None:
+    """Ten thousand ones beside 2^24: in float32 each of them would vanish."""
+    rows = {f"d{k:05}": np.full(5, 1 if k else 1 << 24, np.float32) for k in range(10_001)}
+    uploads = {name: upload(1, trees_of(row)) for name, row in rows.items()}
+    got = reduced(uploads, tuple(rows), cohort=tuple(rows), slots={"sum": SLOTS["sum"]})
+    assert got.total["sum"]["a"].tolist() == [float((1 << 24) + 10_000)] * 2
+    assert len(got.devices) == 10_001
+
+
+def test_a_second_upload_of_a_device_is_ignored() -> None:
+    once, other = (upload(1, trees_of(np.full(5, value, np.float32))) for value in (1, 9))
+    reduction = Reduction(SLOTS, NAMES, Weighting.EXAMPLES)
+    for device, each in (("bee", once), ("bee", other), ("ant", once), ("ant", other), ("bee", other)):
+        reduction.offer(device, each)
+    got = reduction.close(("ant", "bee"))
+    assert got.total["sum"]["a"].tolist() == [2.0, 2.0]
+    assert got.devices == ("ant", "bee")
+
+
+def test_an_upload_is_loaded_once_in_its_turn() -> None:
+    loaded: list[str] = []
+
+    def watch(name: str) -> Callable[[], Trees]:
+        def load() -> Trees:
+            loaded.append(name)
+            return trees_of(np.ones(5, np.float32))
+
+        return load
+
+    reduction = Reduction(SLOTS, ("ant", "bee", "cat", "dog"), Weighting.UNIFORM)
+    for name, so_far in (("cat", []), ("ant", ["ant"]), ("bee", ["ant", "bee", "cat"])):
+        reduction.offer(name, Upload(1, 1, watch(name)))
+        assert loaded == so_far
+    assert reduction.close(("ant", "bee", "cat")).devices == ("ant", "bee", "cat")
+    assert loaded == ["ant", "bee", "cat"]
+
+
+@pytest.mark.parametrize("counted", [("ant",), ("ant", "bee", "cat"), ("ant", "dog")])
+def test_it_closes_over_exactly_what_counts(counted: tuple[str, ...]) -> None:
+    reduction = Reduction(SLOTS, NAMES, Weighting.EXAMPLES)
+    for name in ("ant", "bee"):
+        reduction.offer(name, upload(1, trees_of(np.ones(5, np.float32))))
+    with pytest.raises(RunError, match="reports count"):
+        reduction.close(counted)
+    assert reduction.close(("ant", "bee")).devices == ("ant", "bee")
+
+
+def test_memory_does_not_grow_with_the_cohort() -> None:
+    specs = {"w": TensorSpec((100_000,))}
+    slots = resolve({"mean": up(Reduce.MEAN), "sum": up(Reduce.SUM)}, specs, ())
+    size = 4 * 100_000
+
+    def peak(count: int) -> int:
+        names = tuple(f"d{k:03}" for k in range(count))
+        reduction = Reduction(slots, names, Weighting.EXAMPLES)
+
+        def load() -> Trees:
+            tree = Tree({"w": np.ones(100_000, np.float32)})
+            return {"mean": tree, "sum": tree}
+
+        tracemalloc.start()
+        for name in reversed(names):  # the worst order: all of them wait until the close
+            reduction.offer(name, Upload(1, 1, load))
+        reduction.close(names)
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return most
+
+    alive = peak(4), peak(64)
+    assert alive[1] < alive[0] + size  # NumPy's arrays, which is what is loaded
+    before = _tensors()
+    reduction = Reduction(slots, [f"d{k}" for k in range(9)], Weighting.EXAMPLES)
+    counts = []
+    for k in range(9):
+        reduction.offer(f"d{k}", Upload(1, 1, lambda: {n: Tree({"w": np.ones(100_000, np.float32)}) for n in slots}))
+        counts.append(_tensors() - before)
+    assert counts == [2] * 9  # torch's: one sum for each slot
+
+
+def _tensors() -> int:
+    gc.collect()
+    return sum(issubclass(type(each), torch.Tensor) for each in gc.get_objects())
