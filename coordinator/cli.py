@@ -69,7 +69,8 @@ def run(arguments: list[str]) -> int:
 
 
 async def _serve(config: CoordinatorConfig) -> int:
-    bus = MqttBus(mqtt_settings(config.broker, f"{config.fleet}-coordinator", busy=True))
+    client_id = f"{config.fleet}_coordinator"  # no device can be called so
+    bus = MqttBus(mqtt_settings(config.broker, client_id, busy=True))
     service = Coordinator(config.fleet, bus, Path(config.state), device=config.device)
     async with control.serve(service, Path(config.state)):
         logging.getLogger(__name__).info("fleet %s on %s, state in %s", config.fleet, config.broker.url, config.state)

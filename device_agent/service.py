@@ -80,6 +80,9 @@ class AgentService:
         workshop: does tasks.
         pool: threads for tasks.
         clock: seconds that never go back.
+
+    Raises:
+        StoreError: the storage cannot be used, or is another device's.
     """
 
     def __init__(
@@ -114,6 +117,7 @@ class AgentService:
         self._pay_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._broken: asyncio.Future[None]
+        place.store.claim(device)
         runs = {run: Standing(*here) for run, here in place.store.standings().items()}
         self._state = Session(device, runs)
 
@@ -169,6 +173,7 @@ class AgentService:
         match event:
             case Connected():
                 self._connected = True
+                log.info("%s: connected", self._state.device)
                 self._receiver.ask_again(self._clock())
                 self._feed(session.Connected())
                 self._pay()
@@ -364,6 +369,7 @@ class AgentService:
             small = len(product.upload) <= wire.INLINE_LIMIT
             upload = inline(product.upload) if small else self._place.offered.put(product.upload)
         report = self._speaker.report(task, product, upload)
+        log.info("%s: round %d of %s is done, %d steps", self._state.device, task.round, task.run, product.steps)
         if product.serving is not None:
             self._place.store.set_serving(task.run, task.round, product.serving)
         self._place.store.commit_pending(

@@ -37,6 +37,7 @@ from typing import NamedTuple, Self
 
 from device_agent.database import Database
 from edgepfl.errors import StoreError
+from edgepfl.seeds import derive
 
 NONE = -1
 """The round before the first."""
@@ -203,6 +204,23 @@ class Store:
         with self._database.transaction() as database:
             for table in ("settled", "pending", "serving"):
                 database.execute(f"DELETE FROM {table} WHERE run = ?", (run,))  # noqa: S608  our own names
+
+    def claim(self, device: str) -> None:
+        """Make this the store of a device, for good: what it keeps is one device's own.
+
+        Raises:
+            StoreError: it is another device's.
+        """
+        owner = derive(0, "owner", device)  # the facts are numbers
+        with self._database.transaction() as database:
+            database.execute("INSERT OR IGNORE INTO facts VALUES ('owner', ?)", (owner,))
+            found = _fact(database, "owner")
+        if found != owner:
+            raise StoreError(
+                "it holds the personal state of another device",
+                where=str(self._path),
+                remedy=f"Give {device} a state directory of its own",
+            )
 
     def identity(self) -> int:
         """A number below 2^40, drawn once when the store was made: a new card is another incarnation of the device."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib
 import io
 import logging
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import onnx
 import torch
@@ -34,7 +37,7 @@ def export(traced: TracedGraph, model: Model | None = None) -> bytes:
         ExportError: an operator has no translation.
     """
     try:
-        with _quiet():
+        with _quiet(), _library_parsed_once():
             program = torch.export.export(traced.module, traced.example)
             exported = torch.onnx.export(program, dynamo=True, verbose=False)
     except Exception as error:  # torch raises whatever its passes raise
@@ -60,6 +63,35 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(level)
+
+
+@contextlib.contextmanager
+def _library_parsed_once() -> Iterator[None]:
+    """Half of an export is torch parsing its whole operator library anew, so that is remembered between exports.
+
+    It is torch's own internal, so where it is not as we know it nothing is remembered, and exports only take longer.
+    """
+    found = _operator_library()
+    if found is None:
+        yield
+        return
+    module, parsed = found
+    original = module.get_torchlib_ops
+    module.get_torchlib_ops = parsed
+    try:
+        yield
+    finally:
+        module.get_torchlib_ops = original
+
+
+@functools.cache
+def _operator_library() -> tuple[Any, Callable[[], Any]] | None:
+    try:
+        registration = importlib.import_module("torch.onnx._internal.exporter._registration")
+        module = registration.onnxscript_apis
+        return module, functools.cache(module.get_torchlib_ops)
+    except (ImportError, AttributeError):
+        return None
 
 
 def _untranslated(error: BaseException, traced: TracedGraph, model: Model | None) -> ExportError:

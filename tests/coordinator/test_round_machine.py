@@ -20,6 +20,7 @@ from coordinator.rounds import Phase, Policy, Round, State
 from edgepfl.wire import Report
 
 DEVICES = ("ant", "bee", "cat", "dog", "eel")
+ANSWERS = st.one_of(st.just(frozenset(DEVICES)), st.frozensets(st.sampled_from(DEVICES)))
 ANYONE = st.sampled_from((*DEVICES, "stranger"))
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108  only faster
 FINAL = (events.Reported, events.Failed, events.Stored, events.StoreFailed, events.Stopped, events.Chosen)
@@ -38,10 +39,18 @@ class Events(RuleBasedStateMachine):
         gather=st.sampled_from([0.5, 3.0]),
         deadline=st.sampled_from([4.0, 30.0]),
         lease=st.sampled_from([1.0, 5.0]),
-        here=st.one_of(st.just(frozenset(DEVICES)), st.frozensets(st.sampled_from(DEVICES))),
+        slow=st.sampled_from([False, False, True]),
+        here=ANSWERS,
     )
     def start(
-        self, goal: int, minimum: int, gather: float, deadline: float, lease: float, here: frozenset[str]
+        self,
+        goal: int,
+        minimum: int,
+        gather: float,
+        deadline: float,
+        lease: float,
+        slow: bool,  # noqa: FBT001  hypothesis draws it
+        here: frozenset[str],
     ) -> None:
         self.root = Path(tempfile.mkdtemp(dir=MEMORY))
         self.journal = Journal(self.root / "journal.db")
@@ -52,6 +61,7 @@ class Events(RuleBasedStateMachine):
         self.journal.open_round("run", self.state)
         self.ledger = Ledger()
         self.choice: events.Choose | None = None
+        self.slow = slow
         self.past: list[Event] = []
         self.reported: set[str] = set()
 
@@ -73,7 +83,11 @@ class Events(RuleBasedStateMachine):
             self.journal.append("run", event, report(event.device) if has_report else None)
         self.state = after
         self.ledger.note(effects)
-        self.choice = next((e for e in effects if isinstance(e, events.Choose)), self.choice)
+        choice = next((e for e in effects if isinstance(e, events.Choose)), None)
+        if choice is not None:
+            self.choice = choice
+            if not self.slow:  # the service answers before anything else happens, or dies
+                self.feed(events.Chosen(choice.devices[: choice.count], self.now))
         again, more = rounds.advance(after, event)
         if isinstance(event, FINAL):
             assert (again, more) == (after, ())  # told twice, done once
@@ -117,9 +131,14 @@ class Events(RuleBasedStateMachine):
         self.now += 0.1
         self.feed(events.Stored(self.now) if event is events.Stored else events.StoreFailed("no", self.now))
 
-    @rule()
-    def reconnected(self) -> None:
+    @rule(answer=ANSWERS)
+    def reconnected(self, answer: frozenset[str]) -> None:
         self.feed(events.Reconnected(self.now))
+        self.roll_call(answer)
+
+    def roll_call(self, answer: frozenset[str]) -> None:
+        for device in sorted(answer):
+            self.feed(events.Present(device, self.now))
 
     @rule(often=st.integers(0, 9))
     def stop(self, often: int) -> None:
@@ -135,8 +154,8 @@ class Events(RuleBasedStateMachine):
                 self.feed(replace(event, at=self.now))
 
     @precondition(lambda self: self.state.phase is not Phase.COMMITTED)  # then the journal has no open attempt
-    @rule(clock=st.sampled_from([0.0, 1e6]))
-    def crash(self, clock: float) -> None:
+    @rule(clock=st.sampled_from([0.0, 1e6]), answer=ANSWERS)
+    def crash(self, clock: float, answer: frozenset[str]) -> None:
         """SIGKILL, and a new process whose clock has nothing to do with the old one's."""
         self.journal.close()
         self.journal = Journal(self.root / "journal.db")
@@ -146,6 +165,7 @@ class Events(RuleBasedStateMachine):
         self.state, self.now, self.ledger, self.choice = found, clock, Ledger(), None
         self.past = [event for event in self.past if not isinstance(event, events.Chosen)]
         self.feed(events.Resumed(self.now))
+        self.roll_call(answer)
 
     @rule()
     def compact(self) -> None:
@@ -175,6 +195,6 @@ class Events(RuleBasedStateMachine):
 
 
 Events.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 TestEvents = Events.TestCase

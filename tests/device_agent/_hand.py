@@ -26,7 +26,7 @@ from edgepfl.topics import Chunk, FromDevice, ToAll, ToDevice, Topics
 from edgepfl.wire import BlobRef, Member, Message, Need, Report, RollCall, Task
 
 FLEET, DEVICE = "watches", "pi-07"
-PATIENCE = 15.0  # seconds; far more than anything here takes
+PATIENCE = 60.0  # seconds; far more than anything here takes
 TOPICS = Topics(FLEET)
 Sent = TypeVar("Sent", bound=Message)
 

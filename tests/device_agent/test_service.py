@@ -263,6 +263,20 @@ def test_two_agents_cannot_have_one_store(tmp_path: Path) -> None:
     Place.open(tmp_path / "device").store.close()
 
 
+def test_a_store_is_one_devices_for_good(tmp_path: Path) -> None:
+    place = Place.open(tmp_path / "card")
+    Agent(LoopbackBroker(), tmp_path, place=place)
+    place.store.claim(DEVICE)
+    with pytest.raises(StoreError, match="another device"):
+        place.store.claim("pi-08")
+    place.store.close()
+    again = Place.open(tmp_path / "card")
+    with pytest.raises(StoreError, match="Give pi-08 a state directory of its own"):
+        again.store.claim("pi-08")
+    again.store.claim(DEVICE)
+    again.store.close()
+
+
 def test_a_state_directory_that_cannot_be_one_is_explained(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way", encoding="utf-8")
     with pytest.raises(StoreError, match="file"):
