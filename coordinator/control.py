@@ -76,8 +76,7 @@ async def ask(state: Path, request: Request) -> AsyncIterator[Answer]:
             ) from error
         try:
             writer.write(msgspec.json.encode(request) + b"\n")
-            await writer.drain()
-            while line := await reader.readline():
+            while line := await _next_line(reader, writer, state):
                 answer = msgspec.json.decode(line, type=Answer)
                 if answer.error:
                     raise RunError(answer.error)
@@ -86,6 +85,14 @@ async def ask(state: Path, request: Request) -> AsyncIterator[Answer]:
             writer.close()
             with contextlib.suppress(ConnectionError):
                 await writer.wait_closed()
+
+
+async def _next_line(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, state: Path) -> bytes:
+    try:
+        await writer.drain()
+        return await reader.readline()
+    except ConnectionError as error:
+        raise RunError("the coordinator hung up", where=str(state), remedy="Ask again") from error
 
 
 class _Handler:

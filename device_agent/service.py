@@ -369,12 +369,12 @@ class AgentService:
             small = len(product.upload) <= wire.INLINE_LIMIT
             upload = inline(product.upload) if small else self._place.offered.put(product.upload)
         report = self._speaker.report(task, product, upload)
-        log.info("%s: round %d of %s is done, %d steps", self._state.device, task.round, task.run, product.steps)
         if product.serving is not None:
             self._place.store.set_serving(task.run, task.round, product.serving)
         self._place.store.commit_pending(
             task.run, task.round, task.attempt, keep=product.keep, report=wire.encode(report)
         )
+        log.info("%s: round %d of %s is done, %d steps", self._state.device, task.round, task.run, product.steps)
 
     # Blobs.
 

@@ -79,8 +79,7 @@ class Events(RuleBasedStateMachine):
         if after == before and not effects:
             return
         if not isinstance(event, events.Stored):
-            has_report = isinstance(event, events.Reported)
-            self.journal.append("run", event, report(event.device) if has_report else None)
+            self.journal.append("run", event, report(event.device) if isinstance(event, events.Reported) else None)
         self.state = after
         self.ledger.note(effects)
         choice = next((e for e in effects if isinstance(e, events.Choose)), None)

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from test_updater import plan_of
+from _plans import plan_of
 
 from coordinator import tasks
 from coordinator.config import RunConfig

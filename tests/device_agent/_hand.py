@@ -42,10 +42,10 @@ async def until(true: Callable[[], bool]) -> None:
         await asyncio.sleep(0.005)
 
 
-def examples() -> Examples:
+def examples(inputs: int = 20) -> Examples:
     """Ten rows to train on, six to test."""
     source = np.random.default_rng(7)
-    x, y = source.standard_normal((16, 20), dtype=np.float32), source.integers(0, 3, 16)
+    x, y = source.standard_normal((16, inputs), dtype=np.float32), source.integers(0, 3, 16)
     return Examples(x[:10], y[:10], x[10:], y[10:])
 
 
@@ -93,7 +93,13 @@ class Agent:
     """A device's agent with its storage in a folder; what is given replaces its part."""
 
     def __init__(
-        self, broker: LoopbackBroker, folder: Path, *, place: Place | None = None, bus: GatedBus | None = None
+        self,
+        broker: LoopbackBroker,
+        folder: Path,
+        *,
+        place: Place | None = None,
+        bus: GatedBus | None = None,
+        data: Examples | None = None,
     ) -> None:
         self.place = place or Place.open(folder)
         self.bus = bus or GatedBus(broker, DEVICE)
@@ -105,7 +111,7 @@ class Agent:
             self.place.store.next_session(),
             bus=self.bus,
             place=self.place,
-            examples=examples(),
+            examples=data or examples(),
             workshop=self.workshop,
             pool=self.pool,
         )

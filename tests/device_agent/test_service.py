@@ -6,6 +6,7 @@ import hashlib
 from pathlib import Path
 
 import pytest
+from _bundles import ditto_bundle
 from _hand import DEVICE, TOPICS, Agent, Hand, agent, hand, play, until
 
 from device_agent.service import Place
@@ -20,6 +21,12 @@ from edgepfl.topics import FromDevice
 from edgepfl.wire import Cancel, Commit, Gone, Hello, Member, Need, Progress, Report, RollCall, Task
 
 ENDLESS = 1 << 40  # steps
+
+
+@pytest.fixture
+def ditto() -> Bundle:
+    """Exported once for all tests."""
+    return ditto_bundle()
 
 
 def test_a_round_from_hello_to_commit(tmp_path: Path, ditto: Bundle) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _bundles import ditto_bundle
 from _hand import DEVICE, PATIENCE, Agent, GatedBus, Hand, agent, hand, play, until
 
 from device_agent.service import Place
@@ -20,6 +21,12 @@ from edgepfl.errors import StoreError
 from edgepfl.wire import BlobRef, Commit, Failed, Gone, Hello, Need, Progress, Report, RollCall
 
 ENDLESS = 1 << 40  # steps
+
+
+@pytest.fixture
+def ditto() -> Bundle:
+    """Exported once for all tests."""
+    return ditto_bundle()
 
 
 class PowerCutError(BaseException):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from functools import cache
 
 from edgepfl.algorithms.ditto import Ditto
 from edgepfl.bundle import Bundle
@@ -12,7 +12,7 @@ from exporters.zoo import mlp
 INPUTS, CLASSES = 20, 3
 
 
-@pytest.fixture(scope="session")
-def ditto() -> Bundle:
+@cache
+def ditto_bundle() -> Bundle:
     """Ditto on a model whose uploads are too long for a message."""
     return build(Ditto(), mlp(inputs=INPUTS, hidden=400, classes=CLASSES, batch=4))

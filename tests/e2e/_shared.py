@@ -1,13 +1,13 @@
-"""Data and bundles that several tests share, and our commands as processes."""
+"""Data and bundles that several tests share, made once, and our commands as processes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from device_agent.data import Examples
 from edgepfl import algorithms
@@ -15,29 +15,41 @@ from edgepfl.bundle import pack
 from exporters.build import build
 from exporters.zoo import cnn1d
 from simulators.datasets import FleetData, load
-from simulators.experiment import bundle_for, save
+from simulators.experiment import bundle_for
 from simulators.processes import Command
 
 SETTINGS: Mapping[str, float | str] = {"lr": 0.1}
 
 
-@pytest.fixture(scope="session")
-def digits() -> FleetData:
-    """Four devices' digits."""
-    return load("digits", devices=4, seed=0)
+@cache
+def digits(devices: int = 4) -> FleetData:
+    """Some devices' digits."""
+    return load("digits", devices=devices, seed=0)
 
 
-@pytest.fixture(scope="session")
-def digits_bundle(digits: FleetData, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Ditto on the digits' model."""
-    return save(bundle_for("ditto", SETTINGS, digits, 0), tmp_path_factory.mktemp("digits"))
+@cache
+def _digits_bundle() -> bytes:
+    return pack(bundle_for("ditto", SETTINGS, digits(), 0))
 
 
-@pytest.fixture(scope="session")
-def watch_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Ditto on the 1-D CNN for the watch's windows."""
-    path = tmp_path_factory.mktemp("watch") / "watch.bundle"
-    path.write_bytes(pack(build(algorithms.build("ditto", SETTINGS), cnn1d())))
+@cache
+def _watch_bundle() -> bytes:
+    return pack(build(algorithms.build("ditto", SETTINGS), cnn1d()))
+
+
+def digits_bundle(folder: Path) -> Path:
+    """Ditto on the digits' model, as a file."""
+    return _saved(folder, _digits_bundle())
+
+
+def watch_bundle(folder: Path) -> Path:
+    """Ditto on the 1-D CNN for the watch's windows, as a file."""
+    return _saved(folder, _watch_bundle())
+
+
+def _saved(folder: Path, data: bytes) -> Path:
+    path = folder / "a.bundle"
+    path.write_bytes(data)
     return path
 
 

@@ -1,0 +1,113 @@
+"""Settings that cannot be are refused with their place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from coordinator.cli import _run_config, _run_parser
+from coordinator.config import CoordinatorConfig, RunConfig, load
+from edgepfl.bus.settings import Broker
+from edgepfl.errors import ConfigError
+
+GOOD = 'fleet = "home"\n[broker]\nurl = "mqtt://localhost:1883"\n'
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "coordinator.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
+    path = written(tmp_path, GOOD)
+    state = str(tmp_path / "coordinator-state")
+    assert load(path) == CoordinatorConfig(fleet="home", broker=Broker(url="mqtt://localhost:1883"), state=state)
+    text = 'state = "/var/lib/edgepfl"\ndevice = "cuda"\n' + GOOD.replace("mqtt:", "mqtts:") + 'ca = "ca.pem"\n'
+    config = load(written(tmp_path, text))
+    assert (config.state, config.device, config.broker.ca) == ("/var/lib/edgepfl", "cuda", str(tmp_path / "ca.pem"))
+
+
+BAD = {
+    "no TOML": ("fleet =", "not TOML", ""),
+    "an unknown key": ("flet = 1\n" + GOOD, "no such setting", "flet"),
+    "an unknown key of the broker": (GOOD + "port = 1883\n", "no such setting", "broker.port"),
+    "no fleet": ('[broker]\nurl = "mqtt://localhost"\n', "missing required field", ""),
+    "no broker": ('fleet = "home"\n', "missing required field", ""),
+    "a number for a name": (GOOD.replace('"home"', "7"), "expected `str`", "fleet"),
+    "a name that cannot be one": (GOOD.replace("home", "my home"), "cannot be a name", "fleet"),
+    "no broker's URL": (GOOD.replace("mqtt://", "http://"), "is no broker", "broker.url"),
+    "no device": ('device = "tpu"\n' + GOOD, "invalid enum value", "device"),
+}
+
+
+@pytest.mark.parametrize(("text", "words", "place"), BAD.values(), ids=BAD.keys())
+def test_a_bad_file(text: str, words: str, place: str, tmp_path: Path) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(ConfigError, match=words) as caught:
+        load(path)
+    assert str(path) in caught.value.where
+    assert caught.value.where.endswith(place)
+
+
+def test_no_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read") as caught:
+        load(tmp_path / "nowhere.toml")
+    assert "nowhere.toml" in str(caught.value)
+
+
+RUNS: dict[str, dict[str, Any]] = {
+    "no rounds": {"rounds": 0},
+    "no steps": {"steps": 0},
+    "half a round": {"rounds": 1.5},
+    "too large a cohort": {"goal": 2001},
+    "nobody": {"goal": 0, "minimum": 0},
+    "more than are wanted": {"goal": 2, "minimum": 3},
+    "no lease": {"lease": 0},
+    "time that runs back": {"deadline": -1},
+    "a negative seed": {"seed": -1},
+    "a seed that SQLite cannot hold": {"seed": 1 << 63},
+    "a hyperparameter that is no number": {"hyper": {"lr": float("nan")}},
+    "a hyperparameter that is a list": {"hyper": {"lr": [1]}},
+    "a norm of nothing": {"max_norm": 0},
+    "no attempt": {"attempts": 0},
+    "an unknown setting": {"rouns": 3},
+}
+
+
+@pytest.mark.parametrize("fields", RUNS.values(), ids=RUNS.keys())
+def test_a_run_that_cannot_be(fields: dict[str, Any]) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(fields, RunConfig)
+    good = {name: value for name, value in msgspec.structs.asdict(RunConfig()).items() if name not in fields}
+    assert msgspec.convert(good, RunConfig) == RunConfig()
+
+
+def test_the_widest_run_is_allowed() -> None:
+    wide = {"rounds": 1 << 31, "goal": 2000, "minimum": 2000, "seed": (1 << 63) - 1, "evaluate_every": 0}
+    assert msgspec.json.decode(msgspec.json.encode(msgspec.convert(wide, RunConfig)), type=RunConfig).goal == 2000
+    assert RunConfig().minimum <= RunConfig().goal
+
+
+def test_the_command_line_sets_every_number_of_a_run() -> None:
+    numbers = {name for name, value in msgspec.structs.asdict(RunConfig()).items() if isinstance(value, int | float)}
+    words = [f"--{name.replace('_', '-')}=7" for name in sorted(numbers)]
+    parsed = _run_parser().parse_args(
+        ["start", "--config=c", "--bundle=b", "--set", "lr=0.5", "--set", "w=uniform", *words]
+    )
+    config = _run_config(parsed)
+    assert {getattr(config, name) for name in numbers} == {7}
+    assert config.hyper == {"lr": 0.5, "w": "uniform"}
+
+
+@pytest.mark.parametrize(
+    "words", [["--set", "lr"], ["--set", "=1"], ["--minimum=3"], ["--set", "lr=nan"], ["--goal=0"]]
+)
+def test_a_command_line_that_cannot_be(words: list[str]) -> None:
+    parsed = _run_parser().parse_args(["start", "--config=c", "--bundle=b", *words])
+    with pytest.raises(ConfigError) as caught:
+        _run_config(parsed)
+    assert caught.value.remedy
