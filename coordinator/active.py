@@ -353,6 +353,13 @@ class ActiveRun:
         self._desk.journal.commit(self.row.id, saved.checkpoint, results, cost)
         self._accepted |= dict.fromkeys(devices, saved.checkpoint.round)
         self._saved = saved
+        log.info(
+            "%s: round %d is committed, %d reports, %.1f s",
+            self.row.id,
+            saved.checkpoint.round,
+            len(results),
+            cost.seconds,
+        )
         self.feed(events.Stored(self._desk.clock()))
 
     def _clean(self) -> None:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import numpy as np
 import pytest
 from _shared import digits
 
-from simulators.broker import BrokerHandle
+from simulators.broker import BrokerHandle, open_broker
 
 PATIENCE = 120.0  # seconds; far more than anything here takes
 
@@ -84,12 +83,14 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, broker: BrokerHandle) -> Iterator[Desk]:
-    with ExitStack() as stack:
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    with open_broker() as broker:
         made = Desk(tmp_path, broker.url)
         made.write()
-        stack.callback(lambda: [process.kill() or process.wait() for process in made.running.values()])
         yield made
+        for process in made.running.values():  # of a test that failed
+            process.kill()
+            process.wait()
 
 
 def status(line: str) -> dict[str, Any]:
@@ -116,9 +117,8 @@ def test_two_agents_a_coordinator_and_three_runs_by_hand(desk: Desk) -> None:
     last = status(lines[-1])
     assert (last["status"], last["round"], last["devices"]) == ("done", 4, ["pi-1", "pi-2"])
     assert last["metrics"].keys() >= {"loss", "accuracy.personal", "accuracy.global"}
-    assert [name for line in lines if (name := status(line)["round"])] == sorted(
-        name for line in lines if (name := status(line)["round"])
-    )
+    committed = [status(line)["round"] for line in lines]
+    assert committed == sorted(committed)
     assert status(desk.call("run", "status", *config, "--json")) == last
 
     again = status(desk.call(*train, "--rounds", "3", "--set", "lr=0.05", "--json").splitlines()[-1])

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from _shared import command, digits_bundle, windows
+from _shared import command, digits_bundle, watch_bundle, windows
 
 from coordinator import control
 from coordinator.config import RunConfig
@@ -117,7 +117,7 @@ async def trained(state: Path, bundle: Path) -> RunStatus:
     return last
 
 
-def test_an_agent_that_took_part_in_a_run_is_small_and_never_imported_torch(watch_bundle: Path, tmp_path: Path) -> None:
+def test_an_agent_that_took_part_in_a_run_is_small_and_never_imported_torch(tmp_path: Path) -> None:
     data = windows(90, seed=1)
     np.savez(tmp_path / "data.npz", train_x=data.train_x, train_y=data.train_y, test_x=data.test_x, test_y=data.test_y)
     (tmp_path / "plug_in.py").write_text(PLUG_IN, encoding="utf-8")
