@@ -21,7 +21,6 @@
     [runtime]
     threads = 1
     spin = false
-    heartbeat = 0.0                         # seconds; 0: as the task says
 """
 
 from __future__ import annotations
@@ -62,12 +61,10 @@ class RuntimeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     Attributes:
         threads: threads inside one operator.
         spin: let idle threads burn the processor for a little less latency.
-        heartbeat: seconds between signs of progress; 0: as the task says.
     """
 
     threads: Annotated[int, Meta(ge=1, le=256)] = 1
     spin: bool = False
-    heartbeat: Annotated[float, Meta(ge=0, le=3600)] = 0.0
 
 
 class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -181,6 +181,12 @@ def test_an_older_word_does_not_take_back_what_is_settled() -> None:
     assert (s.standing("run"), s.task) == (Standing(2), task(round_=3, accepted=1))
 
 
+def test_a_task_that_contradicts_itself_changes_nothing() -> None:
+    s, _ = after(NEW, *done(task(round_=2)))
+    for message in (task(round_=2, attempt=1, accepted=2), task(round_=3, accepted=3), task(round_=3, accepted=9)):
+        assert after(s, Received(message, 1.0)) == (s, ())
+
+
 def test_cancel_stops_its_own_attempt_only() -> None:
     working, _ = after(NEW, *here(task(round_=2, attempt=1)))
     for other in (Cancel("run", 1, 1, "x"), Cancel("other", 2, 1, "x"), Cancel("run", 2, 0, "late")):
