@@ -214,10 +214,15 @@ class Coordinator:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK)
-            if self._connected:  # else nobody could be heard
-                if self._run is not None:
-                    self._run.tick()
-                self._pump()
+            self._look()
+
+    def _look(self) -> None:
+        """See whose time is up, unless we are cut off: nobody could be heard."""
+        if not self._connected:
+            return
+        if self._run is not None:
+            self._run.tick()
+        self._pump()
 
     # What comes in.
 

@@ -245,6 +245,26 @@ async def until(service: Coordinator, run: str, when: Callable[[], bool]) -> Non
     await watched(service, run, lambda _: when())
 
 
+async def drained(service: Coordinator, broker: LoopbackBroker) -> None:
+    """Until the service has taken everything that was sent: it answers a last Need with a chunk that only it has."""
+    bus = LoopbackBus(broker, "probe")
+    ref = service._desk.vault.offered.put(b"a blob to ask for")
+    bus.subscribe(TOPICS.chunks_of(ref.sha256[:16]))
+    await bus.start()
+    await bus.receive()
+    topic = TOPICS.build(FromDevice("probe", Need.KIND))
+    service._clock.now += 1  # type: ignore[attr-defined]  # the test's clock: else the same chunk is not sent twice
+    bus.publish(topic, wire.encode(Need(ref.sha256, ((0, 1),))))
+    await bus.receive()
+    await bus.stop()
+
+
+async def idle(service: Coordinator) -> None:
+    """Until the worker has nothing to do, and what comes of its work is done."""
+    while service._jobs:
+        await asyncio.wait(service._jobs)
+
+
 async def told(hands: Iterable[Hand]) -> Task:
     """The task that all of these are told."""
     tasks = [await hand.next(Task) for hand in hands]

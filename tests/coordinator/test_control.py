@@ -21,6 +21,8 @@ from edgepfl.bundle import Bundle, pack
 from edgepfl.bus.loopback import LoopbackBroker
 from edgepfl.errors import RunError
 
+pytestmark = pytest.mark.usefixtures("impatient")
+
 
 @asynccontextmanager
 async def controlled(broker: LoopbackBroker, state: Path) -> AsyncIterator[Coordinator]:

@@ -63,7 +63,7 @@ def test_every_order_gives_the_same_bits(rows: list[tuple[int, np.ndarray[tuple[
     first = reduced(uploads, NAMES)
     assert first.devices == NAMES
     for order in itertools.permutations(NAMES):
-        got = reduced(uploads, order)
+        got = reduced(uploads, order, cohort=("aal", *NAMES) if order[0] == "cat" else NAMES)  # who never reports
         assert (got.devices, got.examples) == (first.devices, first.examples)
         assert (flat(got.total), flat(got.stack)) == (flat(first.total), flat(first.stack))
 

@@ -189,7 +189,7 @@ class Events(RuleBasedStateMachine):
     def it_ends(self) -> None:
         """From anywhere, silence alone ends a round that reports."""
         if hasattr(self, "state") and self.state.phase is Phase.REPORTING:
-            last, _ = rounds.advance(self.state, events.Ticked(self.now + self.state.policy.deadline))
+            last, _ = rounds.advance(self.state, events.Ticked(self.now + self.state.policy.deadline + 1))
             assert last.phase in {Phase.REDUCING, *OVER}
 
 

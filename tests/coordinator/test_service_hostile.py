@@ -10,10 +10,10 @@ from typing import Any
 import msgpack
 import pytest
 from _scripted import (
-    TOPICS,
     Clock,
     config,
     coordinating,
+    drained,
     finished,
     hands,
     honest_fleet,
@@ -31,9 +31,10 @@ from coordinator.rounds import State
 from coordinator.service import Coordinator
 from edgepfl import wire
 from edgepfl.bundle import Bundle, pack
-from edgepfl.bus.loopback import LoopbackBroker, LoopbackBus
-from edgepfl.topics import FromDevice
-from edgepfl.wire import Cancel, Commit, Failed, Gone, Hello, Need, Progress, RollCall, Task
+from edgepfl.bus.loopback import LoopbackBroker
+from edgepfl.wire import Cancel, Commit, Failed, Gone, Hello, Progress, RollCall, Task
+
+pytestmark = pytest.mark.usefixtures("impatient")
 
 KINDS = ("hello", "gone", "report", "failed", "progress", "need", "task", "commit", "anything")
 
@@ -41,20 +42,6 @@ KINDS = ("hello", "gone", "report", "failed", "progress", "need", "task", "commi
 def frozen(service: Coordinator, run: str) -> tuple[Any, ...]:
     """All that a message could change."""
     return service._active.round, service.fleet, service.journal.open_state(run), service.journal.reports(run)
-
-
-async def drained(service: Coordinator, broker: LoopbackBroker) -> None:
-    """Until the service has taken everything that was sent: it answers a last Need with a chunk that only it has."""
-    bus = LoopbackBus(broker, "probe")
-    ref = service._desk.vault.offered.put(b"a blob to ask for")
-    bus.subscribe(TOPICS.chunks_of(ref.sha256[:16]))
-    await bus.start()
-    await bus.receive()
-    topic = TOPICS.build(FromDevice("probe", Need.KIND))
-    service._clock.now += 1  # type: ignore[attr-defined]  # the test's clock: else the same chunk is not sent twice
-    bus.publish(topic, wire.encode(Need(ref.sha256, ((0, 1),))))
-    await bus.receive()
-    await bus.stop()
 
 
 def noise(source: random.Random, template: bytes) -> bytes:

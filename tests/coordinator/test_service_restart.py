@@ -18,6 +18,8 @@ from edgepfl.bus.blobs import BlobStore
 from edgepfl.bus.loopback import LoopbackBroker
 from edgepfl.wire import Commit
 
+pytestmark = pytest.mark.usefixtures("impatient")
+
 WRITES = ("create", "open_round", "append", "commit", "end")
 
 

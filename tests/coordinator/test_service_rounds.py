@@ -5,13 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 from _scripted import config, coordinating, finished, honest_fleet, play, serving, upload_of
 
+from coordinator import active
+from coordinator.screen import screen
 from edgepfl import codec
 from edgepfl.bundle import Bundle, pack
 from edgepfl.bus.loopback import LoopbackBroker
-from edgepfl.plan import Role
+from edgepfl.plan import Plan, Role
+from edgepfl.tree import Trees
 from edgepfl.wire import Commit, Task
+
+pytestmark = pytest.mark.usefixtures("impatient")
 
 
 async def _run(bundle: Bundle, state: Path, *, times: int = 1) -> tuple[str, tuple[list[object], ...], list[int]]:
@@ -72,10 +78,18 @@ def test_an_upload_in_chunks(wide: Bundle, tmp_path: Path) -> None:
     play(scenario())
 
 
-def test_reports_sent_many_times_count_once(small: Bundle, tmp_path: Path) -> None:
+def test_reports_sent_many_times_count_once(small: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
+        looked: list[str] = []
+
+        def look(data: bytes, plan: Plan, *, device: str, max_norm: float) -> Trees:
+            looked.append(device)
+            return screen(data, plan, device=device, max_norm=max_norm)
+
         once, _, _ = await _run(small, tmp_path / "once")
+        monkeypatch.setattr(active, "screen", look)
         often, _, _ = await _run(small, tmp_path / "often", times=5)
         assert once == often
+        assert len(looked) == 3 * 2 * 2  # each upload on arrival and when it is folded
 
     play(scenario())

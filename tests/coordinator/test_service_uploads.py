@@ -15,6 +15,7 @@ from _scripted import (
     Hand,
     config,
     coordinating,
+    drained,
     hands,
     play,
     ref_of,
@@ -32,6 +33,8 @@ from edgepfl.bus.chunks import CHUNK
 from edgepfl.bus.loopback import LoopbackBroker
 from edgepfl.tree import Tree, Trees
 from edgepfl.wire import BlobRef, Cancel, Commit, Need, Report, Task
+
+pytestmark = pytest.mark.usefixtures("impatient")
 
 NAMES = ("ant", "bee", "cat")
 
@@ -165,11 +168,11 @@ def test_a_slow_upload_lives_as_long_as_its_chunks_come(wide: Bundle, tmp_path: 
             clock.now += 9
             ant.chunk(data, 0)
             await until(service, run, lambda: seat_of(service, "ant").until == clock.now + 10)
-            clock.now += 9
+            lease, clock.now = clock.now + 10, clock.now + 4
             ant.chunk(data, 0)  # again, and wrong ones: no progress
             ant.bus.publish(f"edgepfl/1/home/up/ant/blob/{hashlib.sha256(data).hexdigest()[:16]}.1", b"wrong")
-            ant.hello()
-            await until(service, run, lambda: "ant" in service.status(run).devices)
+            await drained(service, broker)
+            assert seat_of(service, "ant").until == lease
             ant.chunk(data, 1)
             await watched(service, run, lambda status: status.round == 1)
 

@@ -12,9 +12,11 @@ from _scripted import (
     Clock,
     config,
     coordinating,
+    drained,
     finished,
     hands,
     honest_fleet,
+    idle,
     play,
     ref_of,
     seat_of,
@@ -30,10 +32,15 @@ from coordinator.config import RunConfig
 from coordinator.journal import Journal
 from coordinator.rounds import Phase, State
 from coordinator.service import Coordinator
+from edgepfl.algorithms import Cohort
+from edgepfl.algorithms.fedavg import FedAvg
 from edgepfl.bundle import Bundle, pack
 from edgepfl.bus.loopback import LoopbackBroker, LoopbackBus
 from edgepfl.errors import BundleError, ConfigError, EdgepflError, RunError, StoreError
+from edgepfl.tree import Trees
 from edgepfl.wire import Commit, Gone, Progress, RollCall, Task
+
+pytestmark = pytest.mark.usefixtures("impatient")
 
 
 def test_it_gathers_for_a_while_and_then_goes_on_with_who_is_here(small: Bundle, tmp_path: Path) -> None:
@@ -106,6 +113,7 @@ def test_while_the_broker_is_away_nobody_is_late(small: Bundle, tmp_path: Path) 
             await until(service, run, lambda: not service._connected)
             assert service.status(run).devices == ()
             clock.now += 900
+            service._look()
             broker.start()
             for hand in (ant, bee):
                 await hand.next(RollCall)
@@ -165,11 +173,86 @@ def test_a_stop_while_the_uploads_are_reduced(small: Bundle, tmp_path: Path) -> 
             service.stop_run(run)
             again = service.start_run(config(goal=1, minimum=1, seed=1), pack(small))
             gate.set()
+            await idle(service)
             await told([ant])
             assert service.journal.checkpoint(run).round == 0
             assert service.journal.results(run) == ()
             assert service.status(again).state_sha256 == first
             assert service.status(run).status == "stopped"
+
+    play(scenario())
+
+
+def test_what_was_screened_for_an_abandoned_attempt_does_not_count_in_the_next(small: Bundle, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        broker, clock, gate = LoopbackBroker(), Clock(), threading.Event()
+        async with coordinating(broker, tmp_path, clock) as service, hands(broker, "ant", "bee") as [ant, bee]:
+            run = service.start_run(config(goal=2, minimum=2, lease=1e6), pack(small))
+            task = await told([ant, bee])
+            service._worker.submit(gate.wait)
+            ant.say(ant.report(task, ref_of(upload_of(small.plan, task, "ant"))))
+            await drained(service, broker)
+            clock.now += 1000
+            again = await told([ant, bee])
+            assert (again.round, again.attempt) == (1, 1)
+            gate.set()
+            await idle(service)
+            assert seat_of(service, "ant").state is State.WORKING
+            assert service.journal.reports(run) == {}
+            for hand in (ant, bee):
+                hand.say(hand.report(again, ref_of(upload_of(small.plan, again, hand.name))))
+            await watched(service, run, lambda status: status.round == 1)
+
+    play(scenario())
+
+
+def test_a_disk_that_fails_under_the_new_model_costs_no_attempt(
+    small: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service ends, and the next one does the same update again."""
+
+    def fail(*_: object) -> None:
+        raise StoreError("the store failed (No space left on device)")
+
+    async def scenario() -> None:
+        broker = LoopbackBroker()
+        service = Coordinator(FLEET, LoopbackBus(broker, "coordinator"), tmp_path, clock=Clock())
+        running = asyncio.ensure_future(service.run())
+        run = service.start_run(config(attempts=1), pack(small))
+        with monkeypatch.context() as patch:
+            patch.setattr(type(service._vault), "save", fail)
+            async with serving(*honest_fleet(broker, small)):
+                with pytest.raises(StoreError, match="No space left"):
+                    await running
+        broker = LoopbackBroker()
+        async with coordinating(broker, tmp_path) as again, serving(*honest_fleet(broker, small)):
+            assert again.journal.running() is not None
+            assert (await finished(again, run)).status == "done"
+
+    play(scenario())
+
+
+def test_a_fault_of_the_algorithm_costs_an_attempt(
+    small: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update = FedAvg.update
+    faults = [KeyError("delta"), RuntimeError("out of memory")]
+
+    def sometimes(self: FedAvg, state: Trees, got: Cohort) -> Trees:
+        if faults:
+            raise faults.pop()
+        return update(self, state, got)
+
+    monkeypatch.setattr(FedAvg, "update", sometimes)
+
+    async def scenario() -> None:
+        broker = LoopbackBroker()
+        devices = honest_fleet(broker, small)
+        async with coordinating(broker, tmp_path) as service, serving(*devices):
+            status = await finished(service, service.start_run(config(), pack(small)))
+            assert (status.status, status.round) == ("done", 3)
+            tasks = [(m.round, m.attempt) for m in devices[0].seen if isinstance(m, Task)]
+            assert tasks == [(1, 0), (1, 1), (1, 2), (2, 0), (3, 0)]
 
     play(scenario())
 

@@ -1,4 +1,7 @@
-"""Bundles for the coordinator's tests, made once."""
+"""Fixtures of the coordinator's tests: bundles, made once.
+
+A plugin of tests/conftest.py, because mypy takes only one module of the name conftest.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ def wide(small: Bundle) -> Bundle:
     return Bundle(plan, model.parameters.map(torch.Tensor.numpy), small.graphs, small.golden)
 
 
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The service looks at its clock all the time: here the clock is the test's, and waiting would only take longer."""
     monkeypatch.setattr(service, "TICK", 0.002)
