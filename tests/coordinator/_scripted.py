@@ -203,8 +203,9 @@ async def coordinating(
             if serving.done():
                 serving.result()
         yield service
-        if serving.done():
-            serving.result()
+        for each in (serving, service._broken):
+            if each is not None and each.done():
+                each.result()
     finally:
         serving.cancel()
         with suppress(asyncio.CancelledError):

@@ -22,6 +22,7 @@ from edgepfl.bus import Arrived
 from edgepfl.bus.blobs import BlobStore
 from edgepfl.bus.chunks import Receiver, Sender
 from edgepfl.bus.loopback import LoopbackBroker, LoopbackBus
+from edgepfl.errors import StoreError
 from edgepfl.topics import Chunk, FromDevice, ToAll, ToDevice, Topics
 from edgepfl.wire import BlobRef, Member, Message, Need, Report, RollCall, Task
 
@@ -77,16 +78,24 @@ class GatedBus(LoopbackBus):
 
 
 class GatedWorkshop(Workshop):
-    """A workshop whose tasks begin when its gate is opened."""
+    """A workshop whose tasks begin when its gate is opened, and end when its exit is."""
 
     def __init__(self) -> None:
         super().__init__(OnnxRunner)
-        self.gate = threading.Event()
+        self.gate, self.exit, self.at_exit = threading.Event(), threading.Event(), threading.Event()
         self.gate.set()
+        self.exit.set()
+        self.breaks = False  # once, at the exit
 
     def perform(self, task: Task, materials: Materials, on_step: Callable[[int], None]) -> Product:
         assert self.gate.wait(PATIENCE)
-        return super().perform(task, materials, on_step)
+        product = super().perform(task, materials, on_step)
+        self.at_exit.set()
+        assert self.exit.wait(PATIENCE)
+        if self.breaks:
+            self.breaks = False
+            raise StoreError("its blobs are deleted")
+        return product
 
 
 class Agent:

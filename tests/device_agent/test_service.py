@@ -199,7 +199,7 @@ def test_a_new_run_does_not_forget_the_report_of_the_old_one(tmp_path: Path, dit
         async with hand(broker, tmp_path, ditto) as coordinator, agent(broker, tmp_path / "device") as one:
             await coordinator.hear(Hello)
             old = await coordinator.work(coordinator.task("old"))
-            new = await coordinator.work(coordinator.task("new"))
+            new = await coordinator.work(coordinator.task("new", seed=6))
             assert new.run == "new"
             assert old.upload is not None
             assert new.upload is not None
@@ -207,6 +207,7 @@ def test_a_new_run_does_not_forget_the_report_of_the_old_one(tmp_path: Path, dit
             coordinator.say(RollCall(1))
             assert (await coordinator.hear(Hello)).pending == ("old", 1)
             assert await coordinator.hear(Report) == old
+            assert not one.place.offered.has(new.upload.sha256)
             assert await coordinator.fetch(old.upload)
             coordinator.say(Commit("old", 1, (DEVICE,)))
             coordinator.say(RollCall(2))
@@ -273,7 +274,6 @@ def test_two_agents_cannot_have_one_store(tmp_path: Path) -> None:
 def test_a_store_is_one_devices_for_good(tmp_path: Path) -> None:
     place = Place.open(tmp_path / "card")
     Agent(LoopbackBroker(), tmp_path, place=place)
-    place.store.claim(DEVICE)
     with pytest.raises(StoreError, match="another device"):
         place.store.claim("pi-08")
     place.store.close()

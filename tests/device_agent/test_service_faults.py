@@ -18,7 +18,7 @@ from edgepfl.bus.blobs import BlobStore
 from edgepfl.bus.chunks import digests
 from edgepfl.bus.loopback import LoopbackBroker
 from edgepfl.errors import StoreError
-from edgepfl.wire import BlobRef, Commit, Failed, Gone, Hello, Need, Progress, Report, RollCall
+from edgepfl.wire import BlobRef, Cancel, Commit, Failed, Gone, Hello, Need, Progress, Report, RollCall
 
 ENDLESS = 1 << 40  # steps
 
@@ -206,6 +206,45 @@ def test_a_bus_that_is_lost_while_working_gets_the_report_when_it_is_back(tmp_pa
             report = await coordinator.hear(Report)
             assert (report.steps, coordinator.came["report"]) == (3, 1)
             assert one.service.state.task is None
+
+    play(scenario())
+
+
+async def at_exit(coordinator: Hand, one: Agent) -> None:
+    """Until the first task is worked out and waits to be kept."""
+    one.workshop.exit.clear()
+    coordinator.say(coordinator.task(heartbeat=0.1))
+    while not one.workshop.at_exit.is_set():
+        await coordinator.hear(Progress)
+
+
+def test_what_comes_of_work_that_was_stopped_is_not_kept(tmp_path: Path, ditto: Bundle) -> None:
+    async def scenario() -> None:
+        broker = LoopbackBroker()
+        async with hand(broker, tmp_path, ditto) as coordinator, agent(broker, tmp_path / "device") as one:
+            await at_exit(coordinator, one)
+            coordinator.say(Cancel("run", 1, 0, "too late"))
+            await until(lambda: one.service.state.phase is Phase.IDLE)
+            one.workshop.exit.set()
+            await until(lambda: not one.service._jobs)
+            assert one.place.store.standings() == {}
+            assert (await coordinator.work(coordinator.task(round_=2))).round == 2
+
+    play(scenario())
+
+
+def test_a_fault_of_work_that_was_stopped_is_not_said_of_the_same_task_again(tmp_path: Path, ditto: Bundle) -> None:
+    async def scenario() -> None:
+        broker = LoopbackBroker()
+        async with hand(broker, tmp_path, ditto) as coordinator, agent(broker, tmp_path / "device") as one:
+            await at_exit(coordinator, one)
+            one.workshop.breaks = True
+            coordinator.say(Cancel("run", 1, 0, "too late"))
+            coordinator.say(coordinator.task())
+            await until(lambda: one.service.state.phase is Phase.WORKING and len(one.service._jobs) == 2)
+            one.workshop.exit.set()
+            assert (await coordinator.hear(Report)).round == 1
+            assert "failed" not in coordinator.came
 
     play(scenario())
 
