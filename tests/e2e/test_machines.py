@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from _faulty import CALM, Faults, Scene, sha, trained, updated
+from _coordinator import updated
+from _device import trained
+from _faulty import CALM, Faults, sha
+from _scene import Scene
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
