@@ -138,7 +138,7 @@ class ActiveRun:
     def refusal(self, report: Report) -> str:
         """Why the upload of an expected report is not worth fetching; empty if it is."""
         try:
-            check_report(report, self._plan, trains=not self._is_final)
+            check_report(report, self._plan, trains=not self._is_final, max_examples=self.row.config.max_examples)
         except CodecError as error:
             return str(error)
         return ""
@@ -188,7 +188,7 @@ class ActiveRun:
     def _carry_out(self, effect: events.Effect) -> None:
         match effect:
             case events.Choose(devices, count):
-                chosen = choose(devices, count, self.row.config.seed, self._round.number)
+                chosen = choose(devices, count, self.row.config.seed, self._round.number, self._round.attempt)
                 self.feed(events.Chosen(chosen, self._desk.clock()))
             case events.Announce(devices):
                 self._fresh_reduction()
@@ -215,8 +215,11 @@ class ActiveRun:
             case events.End():
                 self._end(Status.STOPPED, rounds.waiting(self._round))
 
-    def _open(self, number: int, attempt: int) -> None:
+    def _open(self, number: int, attempt: int, avoid: tuple[str, ...] = ()) -> None:
+        """Begin an attempt, without the devices that failed in the last one as long as there are enough others."""
         here = frozenset(self._desk.fleet().present(self._runtimes))
+        spare = here - set(avoid)
+        here = spare if len(spare) >= self.row.config.minimum else here
         first = Round(number, attempt, self._policy(), since=self._desk.clock(), present=here)
         self._desk.journal.open_round(self.row.id, first)
         self._begin(first)
@@ -246,7 +249,7 @@ class ActiveRun:
                 Status.FAILED, f"round {self._round.number} was abandoned {attempt} times, at last because: {why}"
             )
         else:
-            self._open(self._round.number, attempt)
+            self._open(self._round.number, attempt, avoid=self._round.devices(State.FAILED))
 
     def _end(self, status: str, why: str) -> None:
         """End the run, and with it whatever the devices still do for its open round."""

@@ -13,6 +13,7 @@ import msgspec
 
 from coordinator import control
 from coordinator.config import CoordinatorConfig, RunConfig, load
+from coordinator.journal import Status
 from coordinator.service import Coordinator
 from coordinator.status import RunStatus
 from coordinator.watching import Watch, line_of
@@ -33,6 +34,7 @@ _RUN_NUMBERS = {
     "seed": "of everything random",
     "evaluate-every": "rounds between evaluations on the devices",
     "tune-steps": "steps of fine-tuning before an evaluation",
+    "max-examples": "a report that claims more is refused",
     "max-norm": "greatest Euclidean norm of an uploaded slot",
 }
 
@@ -94,9 +96,9 @@ async def _watch(state: Path, name: str, *, as_json: bool) -> int:
         if isinstance(answer.ok, RunStatus):
             watch.see(answer.ok)
             status = answer.ok.status
-    if status in {"", "running"}:
+    if status in {"", Status.RUNNING}:
         raise RunError("the coordinator hung up", where=name, remedy="Start it again: it goes on with the run")
-    return 0 if status == "done" else 1
+    return 0 if status == Status.DONE else 1
 
 
 async def _once(state: Path, request: control.Request, *, as_json: bool) -> int:

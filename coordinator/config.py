@@ -52,6 +52,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         seed: of everything random.
         evaluate_every: rounds between evaluations on the devices; 0 evaluates only at the end.
         tune_steps: steps of fine-tuning before an evaluation, for algorithms that tune.
+        max_examples: a report that claims more is refused: examples are the weight of an upload.
         max_norm: an upload with a slot of greater Euclidean norm is refused.
         hyper: hyperparameters that differ from the bundle's.
     """
@@ -68,6 +69,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seed: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] = 0
     evaluate_every: Natural = 5
     tune_steps: Natural = 10
+    max_examples: Positive = 1_000_000
     max_norm: Norm = 1e6
     hyper: dict[str, float | str] = {}
 

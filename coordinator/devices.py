@@ -74,5 +74,5 @@ def farewell(fleet: Fleet, gone: Gone) -> Fleet:
 
 def doubt(fleet: Fleet, devices: Collection[str]) -> Fleet:
     """The fleet with these devices taken for absent until their next Hello."""
-    absent = {name: replace(known, present=False) for name, known in fleet.devices.items() if name in devices}
+    absent = {name: replace(fleet.devices[name], present=False) for name in devices if name in fleet.devices}
     return Fleet({**fleet.devices, **absent})

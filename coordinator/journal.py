@@ -13,8 +13,9 @@ Tables::
 
 Replaying ``events`` from ``rounds`` gives the round machine's state.  Committing a round is one transaction.
 
-Every transaction is on the disk when it returns, but for Progressed: signs of life come many times a second from a
-large fleet, and a power cut that takes the last ones takes nothing, because every lease begins anew after it.  They are
+Every transaction is on the disk when it returns, but for signs of life: they come many times a second from a
+large fleet, and a power cut that takes the last ones takes nothing, because after it every lease begins anew and every
+device is asked for a Hello.  They are
 in order before whatever is written next.
 """
 
@@ -23,6 +24,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -30,7 +32,7 @@ import msgspec
 
 from coordinator import rounds
 from coordinator.config import RunConfig
-from coordinator.events import Event, Progressed
+from coordinator.events import Absent, Event, Present, Progressed
 from coordinator.rounds import Round
 from edgepfl.errors import RunError, StoreError
 from edgepfl.plan import TensorSpec
@@ -48,10 +50,11 @@ CREATE TABLE accepted (run TEXT, device TEXT, round INTEGER, PRIMARY KEY (run, d
 CREATE TABLE results (run TEXT, round INTEGER, device TEXT, body BLOB, PRIMARY KEY (run, round, device));
 CREATE TABLE traffic (run TEXT, round INTEGER, body BLOB, PRIMARY KEY (run, round));
 """
+_SIGNS_OF_LIFE = (Absent, Present, Progressed)
 _EVENTS = {kind.__name__: kind for kind in get_args(Event)}
 
 
-class Status:
+class Status(StrEnum):
     """Where a run stands."""
 
     RUNNING = "running"
@@ -169,7 +172,7 @@ class Journal:
 
     def append(self, run: str, event: Event, report: Report | None = None) -> None:
         """Write an event, and the report that it is about, before anything is done about it."""
-        with self._transaction(durable=not isinstance(event, Progressed)):
+        with self._transaction(durable=not isinstance(event, _SIGNS_OF_LIFE)):
             if report is not None:
                 self._do(
                     "INSERT OR REPLACE INTO reports VALUES (?, ?, ?)", run, report.device, msgspec.json.encode(report)

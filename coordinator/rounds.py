@@ -314,14 +314,14 @@ def _resumed(r: Round, at: float) -> Step:
 
 
 def _reconnected(r: Round, at: float) -> Round:
-    """Nobody is here until a Hello says so; whoever works gets a new lease."""
+    """Nobody is here until a Hello says so; whoever works gets a new lease, and the round a new deadline."""
     lease = Seat(State.WORKING, at + r.policy.lease)
     seats = {device: lease if seat.state is State.WORKING else seat for device, seat in r.seats.items()}
     match r.phase:
         case Phase.SELECTING:
             return replace(r, present=frozenset(), enough=None)
         case Phase.REPORTING:
-            return replace(r, seats=seats)
+            return replace(r, since=at, seats=seats)
         case _:
             return r
 

@@ -13,17 +13,18 @@ from edgepfl.tree import Trees
 from edgepfl.wire import Report
 
 
-def check_report(report: Report, plan: Plan, *, trains: bool) -> None:
+def check_report(report: Report, plan: Plan, *, trains: bool, max_examples: int) -> None:
     """Refuse a report whose upload is not worth fetching.
 
     Args:
         report: well-formed, from a member of the cohort.
         plan: what was declared.
         trains: whether this round trains.
+        max_examples: the most that a device may claim; they are the weight of its upload.
 
     Raises:
         CodecError: no upload where one is due, one where none is, one longer than what was declared can be, or one made
-            of no examples.
+            of no examples or of more than allowed.
     """
     where = f"report of {report.device}"
     if not trains:
@@ -34,6 +35,8 @@ def check_report(report: Report, plan: Plan, *, trains: bool) -> None:
         raise CodecError("it has no upload", where=where)
     if report.examples == 0:
         raise CodecError("it trained on no examples", where=where)
+    if report.examples > max_examples:
+        raise CodecError(f"it claims {report.examples} examples, at most {max_examples} are allowed", where=where)
     most = codec.HEADER_LIMIT + sum(
         spec.nbytes for slot in plan.by_role(Role.UP).values() for spec in slot.tensors.values()
     )

@@ -14,6 +14,8 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
+
 from coordinator import updater
 from coordinator.active import ActiveRun
 from coordinator.checkpoint import Vault
@@ -24,12 +26,12 @@ from coordinator.journal import Journal, RunRow, Status
 from coordinator.status import RunStatus, Totals, status_of, totals
 from coordinator.uploads import News, Uploads
 from edgepfl import wire
-from edgepfl.bundle import Bundle, unpack
+from edgepfl.bundle import Bundle, pack, unpack
 from edgepfl.bus import Arrived, Bus, Connected, Disconnected
 from edgepfl.bus.blobs import BlobStore
 from edgepfl.bus.chunks import Sender
 from edgepfl.bus.lock import ProcessLock
-from edgepfl.errors import EdgepflError, RunError, StoreError, WireError
+from edgepfl.errors import BusError, EdgepflError, RunError, StoreError, WireError
 from edgepfl.topics import Address, Chunk, FromDevice, ToAll, ToDevice, Topics, check_name
 from edgepfl.wire import Failed, Gone, Hello, Message, Need, Progress, Report, RollCall
 
@@ -109,6 +111,7 @@ class Coordinator:
         if (other := self.journal.running()) is not None:
             raise RunError("another run is active", where=other.id, remedy="Stop it, or wait for its end")
         opened = _runnable(unpack(bundle))
+        bundle = pack(msgspec.structs.replace(opened, golden={}))  # most of its bytes, and no device trains with them
         algorithm = updater.algorithm_of(opened.plan, config.hyper)
         first = self._vault.save(algorithm, 0, updater.first_state(algorithm, opened.plan, opened.model)).checkpoint
         digest = self._vault.offered.put(bundle).sha256
@@ -184,6 +187,8 @@ class Coordinator:
             await asyncio.wait(self._jobs)
         await self._bus.stop()
         self.close()
+        if self._broken is not None and self._broken.done():  # by the last job, maybe: nobody else would hear of it
+            self._broken.result()
 
     def close(self) -> None:
         """Let go of the state directory; :meth:`run` does it at its end."""
@@ -346,8 +351,11 @@ class Coordinator:
         self._uploads.keep(lambda report: self._run is not None and self._run.expects(report))
 
     def _send(self, address: Address, message: Message) -> None:
-        if not self._bus.publish(self._topics.build(address), wire.encode(message)):
-            log.debug("a %s was not sent: no connection", message.KIND)
+        try:
+            if not self._bus.publish(self._topics.build(address), wire.encode(message)):
+                log.warning("a %s was not sent: not connected, or too much is queued", message.KIND)
+        except BusError as error:
+            log.error("a %s was not sent: %s", message.KIND, error)  # noqa: TRY400  no fault of ours to trace
 
     def _tell(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
@@ -378,6 +386,7 @@ class Coordinator:
 def _locked(state: Path) -> ProcessLock:
     try:
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        state.chmod(0o700)  # it may have been there: only its owner may control the service or read what devices said
     except OSError as error:
         raise StoreError(f"it cannot be made ({error.strerror})", where=str(state)) from error
     return ProcessLock(state / "lock", subject=state, holder="coordinator")

@@ -52,12 +52,23 @@ def next_state(algorithm: Algorithm, state: Trees, got: Cohort) -> Trees:
         RunError: it is not finite.
     """
     with torch.no_grad():
-        after = _numpy(algorithm.update({name: _torch(tree) for name, tree in state.items()}, got))
+        after = _numpy(algorithm.update(beside(state, got), got))
     for slot, tree in after.items():
         for name, tensor in tree.items():
             if not np.isfinite(tensor).all():
                 raise RunError(f"the new {slot}/{name} is not finite", where="update", remedy="Lower the step sizes")
     return after
+
+
+def beside(state: Trees, got: Cohort) -> Trees:
+    """The state as torch trees on the device where the cohort's uploads were folded."""
+    folded = next(
+        (tensor for trees in (got.total, got.stack) for tree in trees.values() for tensor in tree.values()), None
+    )
+    return {
+        slot: _torch(tree).map(lambda tensor: tensor if folded is None else tensor.to(folded.device))
+        for slot, tree in state.items()
+    }
 
 
 def downloads(algorithm: Algorithm, state: Trees, device: str) -> Trees:

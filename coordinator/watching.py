@@ -6,6 +6,7 @@ from typing import TextIO
 
 import msgspec
 
+from coordinator.journal import Status
 from coordinator.rounds import Phase
 from coordinator.status import RunStatus
 
@@ -27,7 +28,7 @@ class Watch:
 
     def see(self, status: RunStatus) -> None:
         """Show a status, if it says something new."""
-        ended = status.status != "running"
+        ended = status.status != Status.RUNNING
         if self._as_json:
             key: tuple[object, ...] = (status,)
             self._write(key, msgspec.json.encode(status).decode() + "\n")

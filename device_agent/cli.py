@@ -8,7 +8,7 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from device_agent import sources
+from device_agent import footprint, sources
 from device_agent.config import AgentConfig, load
 from device_agent.runners.onnx import OnnxRunner, OnnxSettings
 from device_agent.service import AgentService, Place, will
@@ -65,7 +65,8 @@ async def _serve(config: AgentConfig) -> None:
             bus=MqttBus(mqtt_settings(config.broker, config.device), will=will(config.fleet, config.device, number)),
             place=place,
             examples=examples,
-            workshop=Workshop(lambda bundle: OnnxRunner(bundle, runtime), most=1),  # memory is scarce on a board
+            # Memory is scarce on a board.
+            workshop=Workshop(lambda bundle: OnnxRunner(bundle, runtime), most=1, tidy=footprint.trim),
             pool=pool,
         )
         await until_signal(service.run())

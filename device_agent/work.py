@@ -92,10 +92,19 @@ class Workshop:
         runner: makes the runner of a bundle.
         runtime: the bundle's graphs it needs.
         most: bundles to hold open.
+        tidy: called after each task, in its thread.
     """
 
-    def __init__(self, runner: Callable[[Bundle], Runner], *, runtime: str = "onnx", most: int = 4) -> None:
+    def __init__(
+        self,
+        runner: Callable[[Bundle], Runner],
+        *,
+        runtime: str = "onnx",
+        most: int = 4,
+        tidy: Callable[[], None] | None = None,
+    ) -> None:
         self._runner = runner
+        self._tidy = tidy
         self.runtime = runtime
         self._most = most
         self._open: dict[str, Interpreter] = {}
@@ -134,6 +143,8 @@ class Workshop:
             "train": time.perf_counter() - evaluated,
         }
         keep, upload = _outcome(task, materials, result)
+        if self._tidy is not None:
+            self._tidy()
         return Product(
             keep=keep,
             kept=hashlib.sha256(keep).hexdigest(),

@@ -1,7 +1,7 @@
 """The bundle: a plan, its graphs, the initial model and golden vectors in one file.
 
-It is a zip archive without dates, so the same content has the same digest.  It crosses to a device once; after that
-only weights travel.  Members::
+It is a zip archive without dates, so packing the same content with the same zlib gives the same digest.  It crosses to
+a device once; after that only weights travel.  Members::
 
     plan.json                    the Plan
     model.safetensors            the initial parameters, as slot "model"

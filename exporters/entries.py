@@ -42,7 +42,18 @@ class EntryFunction:
 
 
 def entry_functions(binding: Binding) -> dict[Entry, EntryFunction]:
-    """The functions of all graphs that this algorithm has, in the order of :class:`Entry`."""
+    """The functions of all graphs that this algorithm has, in the order of :class:`Entry`.
+
+    Raises:
+        PlanError: it is to take inner steps and has none.
+    """
+    steps = binding.algorithm.inner_steps
+    if steps < 0 or (steps > 0 and not has(type(binding.algorithm), Entry.INNER)):
+        raise PlanError(
+            f"inner_steps is {steps}, and it has no inner step",
+            where=type(binding.algorithm).__name__,
+            remedy="Leave inner_steps at 0",
+        )
     return {entry: _MAKERS[entry](binding, entry) for entry in Entry if _wanted(binding.algorithm, entry)}
 
 

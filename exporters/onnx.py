@@ -44,11 +44,11 @@ def export(traced: TracedGraph, model: Model | None = None) -> bytes:
         raise _untranslated(error, traced, model) from error
     if exported is None:
         raise ExportError("torch.onnx gave no program", where=traced.entry)
-    model = exported.model_proto
-    _strip(model)
-    _rename(model.graph, traced.ports.inputs, traced.ports.outputs)
-    onnx.checker.check_model(model)
-    data: bytes = model.SerializeToString(deterministic=True)
+    proto = exported.model_proto
+    _strip(proto)
+    _rename(proto.graph, traced.ports.inputs, traced.ports.outputs)
+    onnx.checker.check_model(proto)
+    data: bytes = proto.SerializeToString(deterministic=True)
     return data
 
 

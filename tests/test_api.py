@@ -87,3 +87,10 @@ def test_an_algorithm_has_its_test_and_its_import_contract(name: str) -> None:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     (independent,) = [contract for contract in contracts if contract["name"] == "no algorithm imports another"]
     assert f"edgepfl.algorithms.{name}" in independent["modules"]
+
+
+@pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_no_document_has_a_gap_left_to_fill(name: str) -> None:
+    text = (ROOT / name).read_text("utf-8")
+    assert "@@" not in text
+    assert len(text) > 500

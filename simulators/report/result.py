@@ -11,7 +11,6 @@ from simulators.report.summary import summary
 MODELS: Mapping[str, str] = {
     "local": "local only",
     "global": "global model",
-    "tuned": "global, fine-tuned",
     "personal": "personal model",
 }
 """The models a device may be judged with, in the order of tables, and how people call them."""
@@ -103,10 +102,12 @@ def mean_traffic(traffic: tuple[Traffic, ...]) -> dict[str, float]:
 
 
 def as_json(result: DemoResult) -> dict[str, object]:
-    """What ``edgepfl demo --json`` writes; these names stay."""
+    """What ``edgepfl demo --json`` writes; these names stay.  A model that an algorithm does not have is null."""
     accuracy = {
         model: {**asdict(summary(result.accuracy[model].values())), "devices": dict(result.accuracy[model])}
-        for model in result.models
+        if result.accuracy.get(model)
+        else None
+        for model in MODELS
     }
     return {
         "seed": result.seed,

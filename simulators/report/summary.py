@@ -27,8 +27,8 @@ class Summary:
 def summary(accuracies: Iterable[float]) -> Summary:
     """Mean, worst decile and best of the devices' accuracies.
 
-    >>> summary([0.5, 0.9, 1.0])
-    Summary(mean=0.8, worst_decile=0.5, best=1.0)
+    >>> summary([0.5, 0.75, 1.0])
+    Summary(mean=0.75, worst_decile=0.5, best=1.0)
 
     Raises:
         DataError: there is no device, or an accuracy is not a number.

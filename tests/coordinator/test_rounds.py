@@ -236,6 +236,12 @@ def test_a_cut_takes_nobodys_lease_but_everybodys_presence() -> None:
     assert waiting.present == frozenset()
 
 
+def test_a_cut_longer_than_the_deadline_ends_no_round() -> None:
+    state, _ = played(reporting(), Reconnected(1e6), Progressed("ant", 1e6 + 99), Ticked(1e6 + 99))
+    assert state.phase is Phase.REPORTING
+    assert played(state, Ticked(1e6 + 100))[0].phase is Phase.ABANDONED
+
+
 def test_names_are_cut_short_for_people() -> None:
     state = replace(FRESH, present=frozenset("abcdefgh"), policy=replace(POLICY, goal=8))
     state, _ = played(state, Chosen(tuple("abcdefgh"), 0))

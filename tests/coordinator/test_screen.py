@@ -22,6 +22,7 @@ MODEL = {"bias": TensorSpec((2,)), "weight": TensorSpec((3, 2))}
 SLOTS = resolve(
     {"w": down(), "v": keep(first="w"), "delta": up(Reduce.MEAN), "spread": up(Reduce.SUM, Shape.SCALAR)}, MODEL, ()
 )
+MOST = 1000
 PLAN = Plan("toy", {}, {}, {}, SLOTS, {}, BatchPlan(4, TensorSpec((3,)), TensorSpec(())), MODEL, ("own",))
 BYTES = 4 * (2 + 6 + 1)
 FLOATS = arrays.arrays(np.float32, 9, elements=st.floats(-1e9, 1e9, width=32))
@@ -74,21 +75,22 @@ def test_one_value_that_is_not_finite(at: int, value: float) -> None:
 
 def test_a_report_is_refused_before_its_upload_is_fetched() -> None:
     most = BYTES + codec.HEADER_LIMIT
-    check_report(report(most), PLAN, trains=True)
+    check_report(report(most), PLAN, trains=True, max_examples=MOST)
     refused = {
         f"at most {most} are possible": report(most + 1),
         "it trained on no examples": report(examples=0),
+        f"it claims {MOST + 1} examples, at most {MOST} are allowed": report(examples=MOST + 1),
         "it has no upload": msgspec.structs.replace(report(), upload=None),
     }
     for words, each in refused.items():
         with pytest.raises(CodecError, match=words) as caught:
-            check_report(each, PLAN, trains=True)
+            check_report(each, PLAN, trains=True, max_examples=MOST)
         assert caught.value.where == "report of pi-07"
 
 
 def test_where_nothing_is_trained_nothing_is_uploaded() -> None:
     nothing = msgspec.structs.replace(report(examples=0), upload=None)
-    check_report(nothing, PLAN, trains=False)
+    check_report(nothing, PLAN, trains=False, max_examples=MOST)
     with pytest.raises(CodecError, match="nothing was to be trained") as caught:
-        check_report(report(), PLAN, trains=False)
+        check_report(report(), PLAN, trains=False, max_examples=MOST)
     assert "pi-07" in caught.value.where

@@ -6,16 +6,29 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from _scripted import config, coordinating, finished, honest_fleet, play, serving, upload_of
+from _scripted import (
+    config,
+    coordinating,
+    drained,
+    finished,
+    hands,
+    honest_fleet,
+    play,
+    ref_of,
+    serving,
+    told,
+    upload_of,
+    watched,
+)
 
 from coordinator import active
 from coordinator.screen import screen
 from edgepfl import codec
-from edgepfl.bundle import Bundle, pack
+from edgepfl.bundle import Bundle, pack, unpack
 from edgepfl.bus.loopback import LoopbackBroker
 from edgepfl.plan import Plan, Role
 from edgepfl.tree import Trees
-from edgepfl.wire import Commit, Task
+from edgepfl.wire import Commit, Failed, Task
 
 pytestmark = pytest.mark.usefixtures("impatient")
 
@@ -91,5 +104,58 @@ def test_reports_sent_many_times_count_once(small: Bundle, tmp_path: Path, monke
         often, _, _ = await _run(small, tmp_path / "often", times=5)
         assert once == often
         assert len(looked) == 3 * 2 * 2  # each upload on arrival and when it is folded
+
+    play(scenario())
+
+
+def test_a_device_that_always_fails_is_left_out_as_long_as_others_can_do(small: Bundle, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        broker = LoopbackBroker()
+        async with coordinating(broker, tmp_path / "state") as service, hands(broker, "ant", "bee", "cat") as three:
+            await drained(service, broker)
+            run = service.start_run(config(goal=3, minimum=2), pack(small))
+            first = await told(three)
+            for hand in three[:2]:  # a round needs two, and only one is left
+                hand.say(Failed(hand.name, 1, run, 1, 0, "data", "it is gone"))
+            await watched(service, run, lambda status: status.waiting.count("it is gone") == 2)
+            three[2].say(three[2].report(first, ref_of(upload_of(small.plan, first, "cat"))))
+            again = await three[2].next(Task)
+            assert again.attempt == 1
+            assert [member.device for member in again.cohort] == ["ant", "bee", "cat"]  # too few without them
+
+    play(scenario())
+
+
+def test_a_device_that_failed_gives_way_to_a_spare_one(small: Bundle, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        broker = LoopbackBroker()
+        names = ("ant", "bee", "cat")
+        async with coordinating(broker, tmp_path / "state") as service, hands(broker, *names) as three:
+            await drained(service, broker)
+            run = service.start_run(config(goal=2, minimum=2, gather=1e-6), pack(small))
+            first = await three[0].next(Task)
+            chosen = [member.device for member in first.cohort]
+            bad = three[names.index(chosen[0])]
+            bad.say(Failed(bad.name, 1, run, 1, 0, "data", "it is gone"))
+            good = three[names.index(chosen[1])]
+            good.say(good.report(first, ref_of(upload_of(small.plan, first, good.name))))
+            again = await good.next(Task)
+            while again.attempt == 0:
+                again = await good.next(Task)
+            assert [member.device for member in again.cohort] == [name for name in names if name != bad.name]
+
+    play(scenario())
+
+
+def test_what_devices_fetch_holds_no_golden_vectors(small: Bundle, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        broker = LoopbackBroker()
+        async with coordinating(broker, tmp_path / "state") as service, hands(broker, "ant", "bee", "cat") as three:
+            service.start_run(config(), pack(small))
+            task = await told(three)
+            fetched = unpack(service._desk.vault.offered.read(task.bundle.sha256))
+            assert small.golden
+            assert not fetched.golden
+            assert fetched.graphs == small.graphs
 
     play(scenario())

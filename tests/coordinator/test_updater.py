@@ -53,6 +53,21 @@ def test_the_next_state_adds_the_mean_change(name: str) -> None:
         assert np.array_equal(before, model()[tensor])  # the old state is untouched
 
 
+@pytest.mark.parametrize("name", FIVE)
+def test_the_update_happens_where_the_uploads_were_folded(name: str) -> None:
+    """The meta device takes no tensor of another one into its arithmetic, as a GPU does not."""
+    plan = plan_of(name)
+    algorithm = updater.algorithm_of(plan, {})
+    state = updater.first_state(algorithm, plan, model())
+    [tree] = state.values()
+    delta = tree.map(lambda array: torch.empty(array.shape, device="meta"))
+    got = Cohort(("ant",), (5,), (3,), {"delta": delta}, {})
+    after = algorithm.update(updater.beside(state, got), got)
+    assert {tensor.device.type for tree in after.values() for tensor in tree.values()} == {"meta"}
+    with pytest.raises(RuntimeError, match="device"):
+        algorithm.update({slot: tree.map(torch.from_numpy) for slot, tree in state.items()}, got)
+
+
 def test_a_state_that_is_not_finite_is_never_stored() -> None:
     plan = plan_of("fedavg", server_lr=1e30)
     algorithm = updater.algorithm_of(plan, {})

@@ -11,7 +11,7 @@ from _models import PADDINGS, draws_of, fedavg, tiny_cnn
 
 from edgepfl import algorithms, bundle
 from edgepfl.bundle import Bundle
-from edgepfl.errors import ConfigError
+from edgepfl.errors import ConfigError, PlanError
 from edgepfl.plan import Entry, Kind, Plan, Role
 from exporters import onnx
 from exporters.binding import Binding
@@ -145,3 +145,10 @@ def test_there_must_be_such_a_runtime() -> None:
     with pytest.raises(ConfigError, match="no runtime 'tvm'") as caught:
         build(fedavg(), tiny_cnn(), runtimes=("tvm",))
     assert "onnx" in caught.value.remedy
+
+
+@pytest.mark.parametrize("steps", [3, -1])
+def test_inner_steps_without_an_inner_step_are_refused_at_export(steps: int) -> None:
+    with pytest.raises(PlanError, match=f"inner_steps is {steps}, and it has no inner step") as caught:
+        build(algorithms.build("ditto", {"inner_steps": steps}), tiny_cnn())
+    assert caught.value.remedy == "Leave inner_steps at 0"
