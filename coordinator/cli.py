@@ -11,12 +11,12 @@ from pathlib import Path
 
 import msgspec
 
-from coordinator import control
+from coordinator import asking
 from coordinator.config import CoordinatorConfig, RunConfig, load
 from coordinator.journal import Status
-from coordinator.service import Coordinator
 from coordinator.status import RunStatus
 from coordinator.watching import Watch, line_of
+from edgepfl.algorithms import parse_settings
 from edgepfl.bus.lifetime import until_signal
 from edgepfl.bus.mqtt import MqttBus
 from edgepfl.bus.settings import mqtt_settings
@@ -62,15 +62,18 @@ def run(arguments: list[str]) -> int:
     state = Path(load(words.config).state)
     match words.do:
         case "start":
-            request = control.Request("start", bundle=str(words.bundle.resolve()), config=_run_config(words))
+            request = asking.Request("start", bundle=str(words.bundle.resolve()), config=_run_config(words))
             return asyncio.run(_start(state, request, watch=not words.detach, as_json=words.json))
         case "watch":
             return asyncio.run(_watch(state, words.run, as_json=words.json))
         case _:
-            return asyncio.run(_once(state, control.Request(words.do, run=words.run), as_json=words.json))
+            return asyncio.run(_once(state, asking.Request(words.do, run=words.run), as_json=words.json))
 
 
 async def _serve(config: CoordinatorConfig) -> int:
+    from coordinator import control  # noqa: PLC0415  it needs torch, and `edgepfl run` shall not wait for that
+    from coordinator.service import Coordinator  # noqa: PLC0415  likewise
+
     client_id = f"{config.fleet}_coordinator"  # no device can be called so
     bus = MqttBus(mqtt_settings(config.broker, client_id, busy=True))
     service = Coordinator(config.fleet, bus, Path(config.state), device=config.device)
@@ -80,8 +83,8 @@ async def _serve(config: CoordinatorConfig) -> int:
     return 0
 
 
-async def _start(state: Path, request: control.Request, *, watch: bool, as_json: bool) -> int:
-    async for answer in control.ask(state, request):
+async def _start(state: Path, request: asking.Request, *, watch: bool, as_json: bool) -> int:
+    async for answer in asking.ask(state, request):
         started = str(answer.ok)
         if watch:
             print(f"started {started}", file=sys.stderr)
@@ -92,7 +95,7 @@ async def _start(state: Path, request: control.Request, *, watch: bool, as_json:
 
 async def _watch(state: Path, name: str, *, as_json: bool) -> int:
     watch, status = Watch(sys.stdout, as_json=as_json), ""
-    async for answer in control.ask(state, control.Request("watch", run=name)):
+    async for answer in asking.ask(state, asking.Request("watch", run=name)):
         if isinstance(answer.ok, RunStatus):
             watch.see(answer.ok)
             status = answer.ok.status
@@ -101,8 +104,8 @@ async def _watch(state: Path, name: str, *, as_json: bool) -> int:
     return 0 if status == Status.DONE else 1
 
 
-async def _once(state: Path, request: control.Request, *, as_json: bool) -> int:
-    async for answer in control.ask(state, request):
+async def _once(state: Path, request: asking.Request, *, as_json: bool) -> int:
+    async for answer in asking.ask(state, request):
         if isinstance(answer.ok, RunStatus):
             print(msgspec.json.encode(answer.ok).decode() if as_json else line_of(answer.ok))
     return 0
@@ -111,22 +114,12 @@ async def _once(state: Path, request: control.Request, *, as_json: bool) -> int:
 def _run_config(words: argparse.Namespace) -> RunConfig:
     given = {name.replace("-", "_"): getattr(words, name.replace("-", "_")) for name in _RUN_NUMBERS}
     fields: dict[str, object] = {name: value for name, value in given.items() if value is not None}
-    fields["hyper"] = dict(_setting(text) for text in words.set)
+    fields["hyper"] = parse_settings(words.set)
     fields["name"] = words.name
     try:
         return msgspec.convert(fields, RunConfig)
     except msgspec.ValidationError as error:
         raise ConfigError(str(error), where="edgepfl run start", remedy="See edgepfl run start --help") from error
-
-
-def _setting(text: str) -> tuple[str, float | str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name or not value:
-        raise ConfigError(f"{text!r} is no setting", where="--set", remedy="Write --set lam=0.1")
-    try:
-        return name, float(value)
-    except ValueError:
-        return name, value
 
 
 def _run_parser() -> argparse.ArgumentParser:

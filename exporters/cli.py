@@ -86,7 +86,7 @@ def _sizes(text: str) -> tuple[int, ...]:
 
 
 def _export(arguments: argparse.Namespace) -> Bundle:
-    algorithm = algorithms.build(arguments.algorithm, _settings(arguments.set))
+    algorithm = algorithms.build(arguments.algorithm, algorithms.parse_settings(arguments.set))
     if not arguments.output.absolute().parent.is_dir():
         raise ConfigError("the folder to write to does not exist", where=str(arguments.output))
     # torch takes seconds to import, and --help needs none of it.
@@ -103,16 +103,6 @@ def _export(arguments: argparse.Namespace) -> Bundle:
         seed=arguments.seed,
     )
     return build(algorithm, model, progress=None if arguments.quiet else _progress)
-
-
-def _settings(pairs: Sequence[str]) -> dict[str, str]:
-    settings = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not key:
-            raise ConfigError(f"{pair!r} is not KEY=VALUE", where="--set", remedy="Write for example --set lr=0.1")
-        settings[key] = value
-    return settings
 
 
 def _progress(stage: str, entry: Entry) -> None:

@@ -14,21 +14,6 @@ from edgepfl.errors import ConfigError
 LEARNING_RATE = 0.1
 
 
-def parse_settings(texts: list[str]) -> dict[str, Setting]:
-    """``NAME=VALUE`` texts as hyperparameters.
-
-    Raises:
-        ConfigError: a text is something else.
-    """
-    settings: dict[str, Setting] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not (name and equals and value):
-            raise ConfigError(f"{text!r} is no setting", where="--set", remedy="Write --set lam=0.1")
-        settings[name] = value
-    return settings
-
-
 def settings_for(name: str, given: Mapping[str, Setting]) -> dict[str, Setting]:
     """The algorithm's hyperparameters: the demo's step sizes, unless told otherwise.
 

@@ -16,7 +16,7 @@ from coordinator.config import RunConfig
 from edgepfl import algorithms
 from edgepfl.bundle import Bundle
 from simulators import alone
-from simulators.arguments import convert_config, parse_settings, settings_for
+from simulators.arguments import convert_config, settings_for
 from simulators.datasets import DATASETS, FleetData, load
 from simulators.experiment import accuracy_of, bundle_for, run_on, save, with_seed
 from simulators.fleet import AgentFleet
@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
     words = _parser().parse_args(arguments)
     data = load(words.data, devices=words.devices)
     names = words.algorithms.split(",")
-    given = parse_settings(words.set)
+    given = algorithms.parse_settings(words.set)
     bundles = {name: _bundle(name, given, data) for name in dict.fromkeys(["fedavg", *names])}
     with tempfile.TemporaryDirectory(prefix="edgepfl-compare-") as folder:
         stage = Stage(data.devices, Path(folder), broker=words.broker, threads=os.cpu_count() or 1)

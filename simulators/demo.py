@@ -22,7 +22,7 @@ from coordinator.config import RunConfig
 from edgepfl import algorithms
 from edgepfl.algorithms import Setting
 from simulators import alone, report
-from simulators.arguments import LEARNING_RATE, convert_config, parse_settings, settings_for
+from simulators.arguments import LEARNING_RATE, convert_config, settings_for
 from simulators.datasets import DATASETS, FleetData, load
 from simulators.experiment import Kill, accuracy_of, bundle_for, run_on, save
 from simulators.progress import RunProgress
@@ -51,7 +51,7 @@ class Phases:
 def main(arguments: list[str]) -> int:
     """Run the demo."""
     words = _parser().parse_args(arguments)
-    settings = settings_for(words.algorithm, parse_settings(words.set))
+    settings = settings_for(words.algorithm, algorithms.parse_settings(words.set))
     kills = tuple(Kill.parse(text) for text in words.kill)
     config = convert_config(
         name="demo",

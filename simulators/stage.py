@@ -12,7 +12,7 @@ from typing import Self
 
 import numpy as np
 
-from coordinator import control
+from coordinator import asking
 from coordinator.config import RunConfig
 from coordinator.journal import Journal, Result, RoundCost, Status
 from coordinator.status import RunStatus
@@ -117,11 +117,11 @@ class Stage:
             journal.close()
 
     async def _start(self, bundle: Path, config: RunConfig) -> str:
-        request = control.Request("start", bundle=str(bundle), config=config)
+        request = asking.Request("start", bundle=str(bundle), config=config)
         for _ in range(_ATTEMPTS):
             self.coordinator.check()
             try:
-                async for answer in control.ask(self._state, request):
+                async for answer in asking.ask(self._state, request):
                     return str(answer.ok)
             except RunError as error:
                 if not isinstance(error.__cause__, OSError):  # it answered, and said what is wrong
@@ -133,7 +133,7 @@ class Stage:
         """Each status of the run until its end, over restarts of the coordinator."""
         while True:
             try:
-                async for answer in control.ask(self._state, control.Request("watch", run=run)):
+                async for answer in asking.ask(self._state, asking.Request("watch", run=run)):
                     if isinstance(answer.ok, RunStatus):
                         yield answer.ok
                         if answer.ok.status != Status.RUNNING:

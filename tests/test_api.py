@@ -86,7 +86,7 @@ def test_an_algorithm_has_its_test_and_its_import_contract(name: str) -> None:
     assert (ROOT / "tests" / "algorithms" / f"test_{name}.py").is_file()
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     (independent,) = [contract for contract in contracts if contract["name"] == "no algorithm imports another"]
-    assert f"edgepfl.algorithms.{name}" in independent["modules"]
+    assert independent["modules"] == ["edgepfl.algorithms.*"]
 
 
 @pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"])

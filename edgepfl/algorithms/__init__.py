@@ -12,7 +12,7 @@ import dataclasses
 import importlib
 import math
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from edgepfl.algorithms._base import Algorithm, Cohort, Minibatch, Scalar, has, hyperparameters
 from edgepfl.errors import ConfigError
@@ -29,6 +29,7 @@ __all__ = [
     "hyperparameters",
     "load",
     "names",
+    "parse_settings",
 ]
 
 Setting = float | int | bool | str
@@ -74,6 +75,21 @@ def build(name: str, settings: Mapping[str, Setting]) -> Algorithm:
             )
         values[key] = _convert(f"{name}.{key}", value, fields[key].default)
     return kind(**values)  # type: ignore[arg-type]  # the fields were matched by name just above
+
+
+def parse_settings(texts: Iterable[str]) -> dict[str, str]:
+    """``NAME=VALUE`` texts of a command line as hyperparameters, for :func:`build` to convert.
+
+    Raises:
+        ConfigError: a text is something else.
+    """
+    settings: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (name and equals and value):
+            raise ConfigError(f"{text!r} is no setting", where="--set", remedy="Write --set lam=0.1")
+        settings[name] = value
+    return settings
 
 
 def _convert(where: str, value: Setting, default: object) -> object:

@@ -13,8 +13,8 @@ import msgspec
 import pytest
 from _scripted import config, coordinating, hands, honest_fleet, play, serving, until
 
-from coordinator import control
-from coordinator.control import SOCKET, Answer, Request
+from coordinator import asking, control
+from coordinator.asking import SOCKET, Answer, Request
 from coordinator.service import Coordinator
 from coordinator.status import RunStatus
 from edgepfl.bundle import Bundle, pack
@@ -31,7 +31,7 @@ async def controlled(broker: LoopbackBroker, state: Path) -> AsyncIterator[Coord
 
 
 async def asked(state: Path, request: Request) -> list[Answer]:
-    return [answer async for answer in control.ask(state, request)]
+    return [answer async for answer in asking.ask(state, request)]
 
 
 async def status_of(state: Path, run: str = "") -> RunStatus:
@@ -145,9 +145,9 @@ def test_a_line_without_end_is_cut_off(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with controlled(LoopbackBroker(), tmp_path):
             with contextlib.suppress(ConnectionError):  # the rest is not even read
-                assert b"error" in await raw(tmp_path, b"x" * (control.LINE_LIMIT + 100_000))
+                assert b"error" in await raw(tmp_path, b"x" * (asking.LINE_LIMIT + 100_000))
             with pytest.raises(RunError, match=r"hung up|chunk"):
-                await asked(tmp_path, Request("x" * (control.LINE_LIMIT + 100_000)))
+                await asked(tmp_path, Request("x" * (asking.LINE_LIMIT + 100_000)))
             assert b"there is no such run" in await raw(tmp_path, b'{"do": "status"}\n')
 
     play(scenario())

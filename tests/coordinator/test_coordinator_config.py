@@ -100,12 +100,10 @@ def test_the_command_line_sets_every_number_of_a_run() -> None:
     )
     config = _run_config(parsed)
     assert {getattr(config, name) for name in numbers} == {7}
-    assert config.hyper == {"lr": 0.5, "w": "uniform"}
+    assert config.hyper == {"lr": "0.5", "w": "uniform"}  # for algorithms.build to convert and check
 
 
-@pytest.mark.parametrize(
-    "words", [["--set", "lr"], ["--set", "=1"], ["--minimum=3"], ["--set", "lr=nan"], ["--goal=0"]]
-)
+@pytest.mark.parametrize("words", [["--set", "lr"], ["--set", "=1"], ["--minimum=3"], ["--set", "lr="], ["--goal=0"]])
 def test_a_command_line_that_cannot_be(words: list[str]) -> None:
     parsed = _run_parser().parse_args(["start", "--config=c", "--bundle=b", *words])
     with pytest.raises(ConfigError) as caught:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from _shared import command, digits_bundle, watch_bundle, windows
 
-from coordinator import control
+from coordinator import asking
 from coordinator.config import RunConfig
 from coordinator.status import RunStatus
 from edgepfl.errors import RunError
@@ -106,9 +106,9 @@ async def trained(state: Path, bundle: Path) -> RunStatus:
     last: RunStatus | None = None
     while last is None:
         try:
-            async for answer in control.ask(state, control.Request("start", bundle=str(bundle), config=config)):
+            async for answer in asking.ask(state, asking.Request("start", bundle=str(bundle), config=config)):
                 name = str(answer.ok)
-            async for answer in control.ask(state, control.Request("watch", run=name)):
+            async for answer in asking.ask(state, asking.Request("watch", run=name)):
                 last = answer.ok if isinstance(answer.ok, RunStatus) else last
         except RunError as error:
             if not isinstance(error.__cause__, OSError):

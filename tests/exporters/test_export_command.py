@@ -56,7 +56,7 @@ def test_it_writes_a_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     [
         ({"algorithm": "fedsgd"}, "no algorithm 'fedsgd'. Choose one of apfl"),
         ({"set": "mu=1"}, "no hyperparameter 'mu'"),
-        ({"set": "lr"}, "'lr' is not KEY=VALUE"),
+        ({"set": "lr"}, "'lr' is no setting"),
         ({"set": "lr=fast"}, "fedavg.lr: 'fast' will not do"),
         ({"model": "tiny_nets"}, "not MODULE:FACTORY"),
         ({"model": "tiny_knots:linear"}, "module tiny_knots cannot be imported"),

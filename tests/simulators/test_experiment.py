@@ -12,6 +12,7 @@ from device_agent.data import Examples
 from device_agent.evaluate import evaluate
 from device_agent.interpreter import Interpreter, Start
 from device_agent.runners.onnx import OnnxRunner
+from edgepfl.algorithms import parse_settings
 from edgepfl.algorithms.fedavg import FedAvg
 from edgepfl.bundle import Bundle
 from edgepfl.bus import Traffic
@@ -19,7 +20,7 @@ from edgepfl.errors import ConfigError
 from exporters.build import build
 from exporters.zoo import mlp
 from simulators import alone
-from simulators.arguments import convert_config, parse_settings, settings_for
+from simulators.arguments import convert_config, settings_for
 from simulators.demo import curve, traffic
 from simulators.experiment import Kill, accuracy_of, save
 from simulators.stage import Trained
