@@ -1,4 +1,4 @@
-"""``edgepfl agent``."""
+"""``edgepfl agent`` and ``edgepfl model``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from device_agent import footprint, sources
+from device_agent import footprint, models, sources
 from device_agent.config import AgentConfig, load
 from device_agent.runners.onnx import OnnxRunner, OnnxSettings
 from device_agent.service import AgentService, Place, will
@@ -16,6 +16,7 @@ from device_agent.work import Workshop
 from edgepfl.bus.lifetime import until_signal
 from edgepfl.bus.mqtt import MqttBus
 from edgepfl.bus.settings import mqtt_settings
+from edgepfl.errors import ConfigError
 
 _EPILOG = """agent.toml:
 
@@ -46,6 +47,25 @@ def agent(arguments: list[str]) -> int:
         level=logging.DEBUG if words.verbose else logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
     )
     asyncio.run(_serve(load(words.config)))
+    return 0
+
+
+def model(arguments: list[str]) -> int:
+    """Write the model that a device ended with."""
+    parser = argparse.ArgumentParser(
+        prog="edgepfl model",
+        description="Write the personal model of this device, as the last run left it, to a safetensors file. "
+        "The agent may be running.",
+    )
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the agent's settings")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the file to write")
+    words = parser.parse_args(arguments)
+    served = models.newest(Path(load(words.config).state) / "store.db")
+    try:
+        words.output.write_bytes(served.data)
+    except OSError as error:
+        raise ConfigError(f"it cannot be written ({error.strerror})", where=str(words.output)) from error
+    print(f"{words.output}: the model of run {served.run}, {len(served.data)} bytes")
     return 0
 
 

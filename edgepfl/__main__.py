@@ -17,6 +17,7 @@ SUMMARIES = {
     "coordinator": "run the coordinator service",
     "demo": "broker, coordinator and 20 agents on this machine, and a report",
     "export": "make a bundle of training graphs from a model and an algorithm",
+    "model": "write the model that a device ended with to a file",
     "run": "start, watch or stop a run of a coordinator",
 }
 
