@@ -357,9 +357,9 @@ class ActiveRun:
         self._accepted |= dict.fromkeys(devices, saved.checkpoint.round)
         self._saved = saved
         log.info(
-            "%s: round %d is committed, %d reports, %.1f s",
+            "%s: %s is committed, %d reports, %.1f s",
             self.row.id,
-            saved.checkpoint.round,
+            "the final evaluation" if self._is_final else f"round {saved.checkpoint.round}",
             len(results),
             cost.seconds,
         )

@@ -86,7 +86,11 @@ def socket_in(state: Path) -> Iterator[Path]:
     try:
         folder = os.open(state, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
-        raise RunError(f"no coordinator's state is there ({error.strerror})", where=str(state)) from error
+        raise RunError(
+            f"no coordinator's state is there ({error.strerror})",
+            where=str(state),
+            remedy="Start one with: edgepfl coordinator --config FILE",
+        ) from error
     try:
         yield Path(f"/proc/self/fd/{folder}") / SOCKET
     finally:

@@ -25,6 +25,7 @@ class Watch:
         self._out = out
         self._as_json = as_json
         self._shown: tuple[object, ...] = ()
+        self._known: dict[str, float] = {}  # what was shown already
 
     def see(self, status: RunStatus) -> None:
         """Show a status, if it says something new."""
@@ -36,7 +37,13 @@ class Watch:
             self._write((status,), f"\r{line_of(status)}\x1b[K" + ("\n" if ended else ""))
         else:
             waits = status.waiting if status.phase == Phase.SELECTING.value else ""
-            self._write((status.status, status.round, waits), line_of(status) + "\n")
+            self._write((status.status, status.round, waits), self._line(status) + "\n")
+            self._known = status.metrics
+
+    def _line(self, status: RunStatus) -> str:
+        """The status without accuracies that were measured in an earlier round and shown with it."""
+        fresh = {name: value for name, value in status.metrics.items() if self._known.get(name) != value}
+        return line_of(msgspec.structs.replace(status, metrics=fresh))
 
     def _write(self, key: tuple[object, ...], line: str) -> None:
         if key != self._shown:

@@ -26,7 +26,9 @@ _EPILOG = """agent.toml:
   [broker]
   url = "mqtt://192.168.1.10:1883"     # or mqtts://; username, password_file, ca, cert, key
   [data]
-  source = "data.npz"                  # train_x, train_y[, test_x, test_y]; or FILE.csv, or module:function
+  source = "data.npz"                  # arrays train_x, train_y and, to be evaluated, test_x, test_y; or:
+                                       # "FILE.csv", options = {label = "COLUMN", test_fraction = 0.2, delimiter = ","}
+                                       # (the last rows test), or "module:function" and its keyword arguments
   [runtime]                            # optional
   threads = 1
 """
@@ -75,7 +77,13 @@ async def _serve(config: AgentConfig) -> None:
     place = Place.open(Path(config.state))
     number = place.store.next_session()
     logging.getLogger(__name__).info(
-        "device %s of fleet %s: %d examples, session %d", config.device, config.fleet, len(examples.train_x), number
+        "device %s of fleet %s: trains on %d examples and tests on %d%s; session %d",
+        config.device,
+        config.fleet,
+        len(examples.train_x),
+        len(examples.test_x),
+        "" if len(examples.test_x) else ", so its models will not be evaluated",
+        number,
     )
     with place.store, ThreadPoolExecutor(1, thread_name_prefix="work") as pool:
         service = AgentService(

@@ -13,7 +13,7 @@ from pathlib import Path
 from edgepfl import algorithms, bundle
 from edgepfl.bundle import Bundle
 from edgepfl.errors import ConfigError
-from edgepfl.plan import Entry
+from edgepfl.plan import Entry, Shape
 
 _EPILOG = """\
 examples:
@@ -102,6 +102,12 @@ def _export(arguments: argparse.Namespace) -> Bundle:
         personal=tuple(arguments.personal),
         seed=arguments.seed,
     )
+    if not arguments.personal and any(slot.shape is Shape.PERSONAL for slot in algorithm.slots.values()):
+        raise ConfigError(
+            f"{arguments.algorithm} keeps a part of the model on the device, and none is named",
+            where="--personal",
+            remedy=f"Name it with patterns; the model has {', '.join(model.specs)}",
+        )
     return build(algorithm, model, progress=None if arguments.quiet else _progress)
 
 

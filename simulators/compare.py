@@ -35,7 +35,9 @@ def main(arguments: list[str]) -> int:
     """Run the comparison."""
     words = _parser().parse_args(arguments)
     data = load(words.data, devices=words.devices)
-    names = words.algorithms.split(",")
+    names = [name.strip() for name in words.algorithms.split(",")]
+    for name in names:
+        algorithms.load(name)  # all are there before the first is exported
     given = algorithms.parse_settings(words.set)
     bundles = {name: _bundle(name, given, data) for name in dict.fromkeys(["fedavg", *names])}
     with tempfile.TemporaryDirectory(prefix="edgepfl-compare-") as folder:
@@ -69,7 +71,7 @@ async def _compare(
             start = with_seed(bundles["fedavg"], data, seed)
             local = await asyncio.to_thread(alone.accuracies, start, data.devices, config, start.plan.hyper)
             _add(found, LOCAL_ONLY, local)
-            print(f"seed {seed}, {LOCAL_ONLY}: {found[LOCAL_ONLY][-1]}", file=sys.stderr, flush=True)
+            print(f"seed {seed}, {LOCAL_ONLY}: mean {found[LOCAL_ONLY][-1].mean:.3f}", file=sys.stderr, flush=True)
             for name in names:
                 await _add_run(found, name, seed, stage, fleet, with_seed(bundles[name], data, seed), config)
     return found

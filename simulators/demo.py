@@ -21,6 +21,7 @@ from statistics import fmean
 from coordinator.config import RunConfig
 from edgepfl import algorithms
 from edgepfl.algorithms import Setting
+from edgepfl.errors import ConfigError
 from simulators import alone, report
 from simulators.arguments import LEARNING_RATE, convert_config, settings_for
 from simulators.datasets import DATASETS, FleetData, load
@@ -29,7 +30,11 @@ from simulators.progress import RunProgress
 from simulators.report import DemoResult, Point
 from simulators.stage import Stage, Trained
 
+LEAST = 2  # one agent has a process of its own, and the fleet is at least one more
 SPREAD = 5  # rounds over which the agents' bytes are taken together
+LEGEND = """accuracy: the fraction right of a device's own examples that nobody trained on; worst decile: the mean
+of the worst tenth of the devices. local only: each device alone; global model: the one that all of them made;
+personal model: what each device ended with."""
 DISTRIBUTIONS = ("edgepfl", "torch", "onnx", "onnxruntime", "paho-mqtt", "numpy")
 
 
@@ -53,6 +58,7 @@ def main(arguments: list[str]) -> int:
     words = _parser().parse_args(arguments)
     settings = settings_for(words.algorithm, algorithms.parse_settings(words.set))
     kills = tuple(Kill.parse(text) for text in words.kill)
+    _check(words, kills)
     config = convert_config(
         name="demo",
         rounds=words.rounds,
@@ -69,10 +75,25 @@ def main(arguments: list[str]) -> int:
         result = _demo(words, config, settings, kills, folder)
     print(f"\n{report.table(result)}\n")
     report.write_html(result, words.report)
-    print(f"model {result.model_sha256}\npictures: {words.report}")
+    print(f"{LEGEND}\nglobal model, SHA-256: {result.model_sha256}\npictures: {words.report}")
     if words.json is not None:
         words.json.write_text(json.dumps(report.as_json(result), indent=2) + "\n", encoding="utf-8")
     return 0
+
+
+def _check(words: argparse.Namespace, kills: tuple[Kill, ...]) -> None:
+    """Refuse what would only fail later, or do nothing.
+
+    Raises:
+        ConfigError: too few devices, a kill after the end, or a folder that holds something.
+    """
+    if words.devices < LEAST:
+        raise ConfigError(f"{words.devices} devices", where="--devices", remedy=f"At least {LEAST} are a fleet")
+    for kill in kills:
+        if kill.round >= words.rounds:
+            raise ConfigError(f"the run ends after round {words.rounds}", where=f"--kill {kill.who}@{kill.round}")
+    if words.keep is not None and words.keep.exists() and any(words.keep.iterdir()):
+        raise ConfigError("it holds something already", where=f"--keep {words.keep}", remedy="Name a new directory")
 
 
 def _demo(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,9 +94,10 @@ async def run_on(
 
     def look(status: RunStatus) -> None:
         while waiting and status.round >= waiting[0].round:
-            process = processes[waiting.pop(0).who]
-            process.kill()
-            process.start()
+            victim = waiting.pop(0).who
+            processes[victim].kill()
+            processes[victim].start()
+            print(f"killed the {victim} after round {status.round}, and started it again", file=sys.stderr, flush=True)
         see(status)
 
     return await stage.train(fleet, bundle, config, look)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import signal
 from collections.abc import Coroutine
 
@@ -16,3 +17,4 @@ async def until_signal(service: Coroutine[None, None, None]) -> None:
         loop.add_signal_handler(number, serving.cancel)
     with contextlib.suppress(asyncio.CancelledError):
         await serving
+    logging.getLogger(__name__).info("stopped; started again it goes on where it was")
