@@ -55,7 +55,7 @@ class ActiveRun:
         self.row = row
         self._desk = desk
         data = desk.vault.offered.read(row.bundle)
-        bundle = unpack(data, where=f"bundle of {row.id}")
+        bundle = unpack(data, where=f"bundle of {row.id}", golden=False)
         self._bundle_ref = desk.vault.offered.put(data)
         self._plan = bundle.plan
         self._runtimes = frozenset(bundle.graphs)

@@ -293,7 +293,8 @@ def _maybe_end(r: Round, at: float) -> Step:
     suspect = (Suspect(lost),) if lost else ()
     reported = r.devices(State.REPORTED)
     if len(reported) < r.policy.minimum:
-        why = f"{len(reported)} reports, at least {r.policy.minimum} needed ({_waiting_reports(r)})"
+        when = f" at the deadline of {r.policy.deadline:g} s" if late else ""
+        why = f"{len(reported)} reports{when}, at least {r.policy.minimum} needed ({_waiting_reports(r)})"
         state, effects = _abandon(r, why, at)
         return state, (*suspect, *effects)
     release = (Release(late, "the round ended at its deadline"),) if late else ()
@@ -339,7 +340,7 @@ def _over(r: Round, event: Stored | StoreFailed | Stopped) -> Step:
 
 
 def _abandon(r: Round, why: str, at: float) -> Step:
-    working = r.devices(State.WORKING)
+    working = r.devices(State.WORKING) if r.phase is Phase.REPORTING else ()  # else they are released already
     release = (Release(working, "the round was abandoned"),) if working else ()
     return replace(r, phase=Phase.ABANDONED, since=at, why=why), (*release, Abandon(why))
 

@@ -10,18 +10,19 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
-import msgspec
+import numpy as np
 
 from coordinator import updater
 from coordinator.active import ActiveRun
 from coordinator.checkpoint import Vault
 from coordinator.config import RunConfig
 from coordinator.desk import Desk
-from coordinator.devices import Fleet, doubt, farewell, welcome
+from coordinator.devices import Fleet, Known, doubt, farewell, welcome
 from coordinator.journal import Journal, RunRow, Status
 from coordinator.status import RunStatus, Totals, status_of, totals
 from coordinator.uploads import News, Uploads
@@ -36,6 +37,8 @@ from edgepfl.topics import Address, Chunk, FromDevice, ToAll, ToDevice, Topics, 
 from edgepfl.wire import Failed, Gone, Hello, Message, Need, Progress, Report, RollCall
 
 log = logging.getLogger(__name__)
+SOON = 0.005  # seconds: no timer is shorter
+GREETING = 1.0  # seconds in which a device that says the same Hello again says nothing new
 TICK = 0.5  # seconds between looks at leases and deadlines
 
 
@@ -75,6 +78,8 @@ class Coordinator:
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="reduction")
         self._changed = asyncio.Event()
         self._broken: asyncio.Future[None] | None = None
+        self._pumping: asyncio.TimerHandle | None = None
+        self._greeted: dict[str, float] = {}  # when each device's Hello was last acted on
         self._jobs: set[asyncio.Task[None]] = set()
         self._run: ActiveRun | None = None
         self._totals = Totals()
@@ -110,8 +115,8 @@ class Coordinator:
         check_name(config.name, "run name")
         if (other := self.journal.running()) is not None:
             raise RunError("another run is active", where=other.id, remedy="Stop it, or wait for its end")
-        opened = _runnable(unpack(bundle))
-        bundle = pack(msgspec.structs.replace(opened, golden={}))  # most of its bytes, and no device trains with them
+        opened = _runnable(unpack(bundle, golden=False))
+        bundle = pack(opened)  # without its golden vectors: most of its bytes, and no device trains with them
         algorithm = updater.algorithm_of(opened.plan, config.hyper)
         first = self._vault.save(algorithm, 0, updater.first_state(algorithm, opened.plan, opened.model)).checkpoint
         digest = self._vault.offered.put(bundle).sha256
@@ -119,7 +124,8 @@ class Coordinator:
         run = ActiveRun(row, first, self._desk)
         self.journal.create(row, first)
         self._run = run
-        run.resume()
+        with self._or_break():
+            run.resume()
         return row.id
 
     def stop_run(self, run: str) -> None:
@@ -130,7 +136,8 @@ class Coordinator:
         """
         if not self._is_active(run):
             raise RunError("it is not active", where=f"run {run}")
-        self._active.stop()
+        with self._or_break():
+            self._active.stop()
 
     def status(self, run: str = "") -> RunStatus:
         """Where a run stands; the newest if none is named.
@@ -286,6 +293,11 @@ class Coordinator:
                 log.info("a %s of %s came to nothing", message.KIND, device)
 
     def _hello(self, hello: Hello) -> None:
+        now = self._clock()
+        known = self._fleet.devices.get(hello.device)
+        if known == Known(hello, present=True) and now < self._greeted.get(hello.device, now) + GREETING:
+            return
+        self._greeted[hello.device] = now
         self._fleet = welcome(self._fleet, hello)
         log.info("%s is here with %d examples", hello.device, hello.examples)
         if self._run is not None:
@@ -337,9 +349,22 @@ class Coordinator:
             self._bus.publish(self._topics.build(Chunk(need.sha256[:16], index)), data, qos=0)
 
     def _pump(self) -> None:
-        """Ask the devices for the chunks of the uploads that are due."""
+        """Ask the devices for the chunks of the uploads that are due, and again when the next ones are."""
         for device, need in self._uploads.due(self._clock()):
             self._send(ToDevice(device, Need.KIND), need)
+        if self._pumping is not None:
+            self._pumping.cancel()
+            self._pumping = None
+        due = self._uploads.next_due
+        if due is not None and self._connected:
+            wait = max(SOON, due - self._clock())
+            self._pumping = asyncio.get_running_loop().call_later(wait, self._pump_on)
+
+    def _pump_on(self) -> None:
+        try:
+            self._pump()
+        except Exception as error:  # noqa: BLE001  a timer has no caller: the service must end with it
+            self._break(error)
 
     def _suspect(self, devices: tuple[str, ...]) -> None:
         """Take silent devices for absent; those that are only slow answer."""
@@ -370,7 +395,20 @@ class Coordinator:
         """End the service with the fault of a job: nothing may be promised any more."""
         self._jobs.discard(job)
         error = None if job.cancelled() else job.exception()
-        if error is not None and self._broken is not None and not self._broken.done():
+        if error is not None:
+            self._break(error)
+
+    @contextmanager
+    def _or_break(self) -> Iterator[None]:
+        """End the service where the storage fails in the middle of a change: started again, it goes on from there."""
+        try:
+            yield
+        except StoreError as error:
+            self._break(error)
+            raise
+
+    def _break(self, error: BaseException) -> None:
+        if self._broken is not None and not self._broken.done():
             self._broken.set_exception(error)
 
     def _is_active(self, run: str) -> bool:
@@ -401,6 +439,8 @@ def _runnable(bundle: Bundle) -> Bundle:
             where=bundle.plan.algorithm,
             remedy="Choose another algorithm",
         )
+    if not all(np.isfinite(tensor).all() for tensor in bundle.model.values()):
+        raise RunError("its initial model is not finite", where="bundle", remedy="Export it again from a sound model")
     return bundle
 
 

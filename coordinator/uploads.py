@@ -99,6 +99,11 @@ class Uploads:
             asks += [(device, need) for device in coming.reports]
         return asks
 
+    @property
+    def next_due(self) -> float | None:
+        """When to look at :meth:`due` again, at the latest; None if nothing is coming."""
+        return self._receiver.next_due
+
     def ask_again(self, now: float) -> None:
         """Forget what was asked: the connection was lost, and the answers with it."""
         self._receiver.ask_again(now)

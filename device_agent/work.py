@@ -158,7 +158,7 @@ class Workshop:
     def _interpreter(self, sha256: str, read: Callable[[], bytes]) -> Interpreter:
         with self._lock:
             if sha256 not in self._open:
-                bundle = unpack(read(), where=f"bundle {sha256[:16]}")
+                bundle = unpack(read(), where=f"bundle {sha256[:16]}", golden=False)
                 if self.runtime not in bundle.graphs:
                     raise BundleError(
                         f"it has no {self.runtime} graphs",

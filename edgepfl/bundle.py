@@ -29,6 +29,7 @@ from edgepfl.tree import Tree
 
 MEMBER_LIMIT = 512 << 20  # bytes, unpacked
 PLAN_LIMIT = 4 << 20  # bytes, unpacked: JSON grows tenfold when it is parsed
+GRAPH_LIMIT = 64 << 20  # bytes, unpacked: the weights are not in it
 TOTAL_LIMIT = 1 << 30  # bytes, unpacked
 MEMBER_COUNT = 64
 _MEMBER = re.compile(
@@ -71,14 +72,18 @@ def pack(bundle: Bundle) -> bytes:
     return buffer.getvalue()
 
 
-def unpack(data: bytes, *, where: str = "bundle") -> Bundle:
+def unpack(data: bytes, *, where: str = "bundle", golden: bool = True) -> Bundle:
     """The bundle in ``data``.
+
+    Args:
+        data: a bundle file.
+        where: what the errors call it.
+        golden: whether to read the golden vectors, which are most of a bundle and no part of training.
 
     Raises:
         BundleError: damaged, too big, of another protocol, or without a member it must have.
     """
-    members = _members(data, where)
-    plan = _plan(members, where)
+    plan, members = _members(data, where, golden=golden)
     try:
         model = codec.decode(members["model.safetensors"], {MODEL: plan.model}, where=where)[MODEL]
     except KeyError:
@@ -86,18 +91,18 @@ def unpack(data: bytes, *, where: str = "bundle") -> Bundle:
     except CodecError as error:
         raise BundleError(f"model.safetensors: {error.what}", where=where) from error
     graphs: dict[str, dict[Entry, bytes]] = {}
-    golden: dict[Entry, bytes] = {}
+    vectors: dict[Entry, bytes] = {}
     for name, content in members.items():
         folder, _, rest = name.partition("/")
         if folder == "graphs":
             runtime, entry = rest.split("/")
             graphs.setdefault(runtime, {})[_entry(entry, where)] = content
         elif folder == "golden":
-            golden[_entry(rest.removesuffix(".safetensors"), where)] = content
+            vectors[_entry(rest.removesuffix(".safetensors"), where)] = content
     for runtime, files in graphs.items():
         if files.keys() != plan.graphs.keys():
             raise BundleError(f"the {runtime} graphs are not those of the plan", where=where)
-    return Bundle(plan, model, graphs, golden)
+    return Bundle(plan, model, graphs, vectors)
 
 
 def golden_vectors(graph: Graph, data: bytes, *, where: str) -> tuple[Tree, Tree]:
@@ -114,12 +119,18 @@ def golden_vectors(graph: Graph, data: bytes, *, where: str) -> tuple[Tree, Tree
     return trees["in"], trees["out"]
 
 
-def _members(data: bytes, where: str) -> dict[str, bytes]:
+def _members(data: bytes, where: str, *, golden: bool) -> tuple[Plan, dict[str, bytes]]:
+    """The plan, and the other members by name; the model only if it can be the plan's."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            infos = archive.infolist()
+            infos = [info for info in archive.infolist() if golden or not info.filename.startswith("golden/")]
             _check_members(infos, where)
-            return {info.filename: archive.read(info) for info in infos}
+            named = {info.filename: info for info in infos}
+            plan = _plan(archive.read(named.pop("plan.json")) if "plan.json" in named else None, where)
+            most = codec.HEADER_LIMIT + sum(spec.nbytes for spec in plan.model.values())
+            if "model.safetensors" in named and named["model.safetensors"].file_size > most:
+                raise BundleError(f"model.safetensors unpacks to more than the plan's {most} bytes", where=where)
+            return plan, {name: archive.read(info) for name, info in named.items()}
     except _NOT_A_ZIP as error:
         raise BundleError(
             f"not a bundle file ({error})", where=where, remedy="Make one with: edgepfl export"
@@ -137,17 +148,24 @@ def _check_members(infos: list[zipfile.ZipInfo], where: str) -> None:
             raise BundleError(f"member {info.filename!r} does not belong in a bundle", where=where)
         if info.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
             raise BundleError(f"member {info.filename} is packed with method {info.compress_type}", where=where)
-        if info.file_size > (PLAN_LIMIT if info.filename == "plan.json" else MEMBER_LIMIT):
+        if info.file_size > _limit(info.filename):
             raise BundleError(f"member {info.filename} unpacks to {info.file_size} bytes", where=where)
     if sum(info.file_size for info in infos) > TOTAL_LIMIT:
         raise BundleError(f"it unpacks to more than {TOTAL_LIMIT} bytes", where=where)
 
 
-def _plan(members: Mapping[str, bytes], where: str) -> Plan:
+def _limit(member: str) -> int:
+    """The most bytes that a member may unpack to."""
+    if member == "plan.json":
+        return PLAN_LIMIT
+    return min(GRAPH_LIMIT, MEMBER_LIMIT) if member.startswith("graphs/") else MEMBER_LIMIT
+
+
+def _plan(data: bytes | None, where: str) -> Plan:
+    if data is None:
+        raise BundleError("plan.json is missing", where=where)
     try:
-        plan = msgspec.json.decode(members["plan.json"], type=Plan)
-    except KeyError:
-        raise BundleError("plan.json is missing", where=where) from None
+        plan = msgspec.json.decode(data, type=Plan)
     except (msgspec.DecodeError, RecursionError) as error:
         raise BundleError(f"plan.json is not a plan ({error})", where=where) from error
     if plan.protocol != PROTOCOL:

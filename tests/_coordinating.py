@@ -26,7 +26,17 @@ def small() -> Bundle:
 @pytest.fixture(scope="session")
 def wide(small: Bundle) -> Bundle:
     """The same on 22,510 parameters: its uploads go in two chunks.  No device here runs its graphs."""
-    model = zoo.mlp(hidden=300)
+    return _with_hidden(small, 300)
+
+
+@pytest.fixture(scope="session")
+def long(small: Bundle) -> Bundle:
+    """The same on 300,010 parameters: its uploads go in nineteen chunks, more than are asked for at once."""
+    return _with_hidden(small, 4000)
+
+
+def _with_hidden(small: Bundle, hidden: int) -> Bundle:
+    model = zoo.mlp(hidden=hidden)
     slots = resolve(FedAvg.slots, model.specs, (), small.plan.hyper)
     plan = msgspec.structs.replace(small.plan, model=model.specs, slots=slots)
     return Bundle(plan, model.parameters.map(torch.Tensor.numpy), small.graphs, small.golden)

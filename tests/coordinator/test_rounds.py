@@ -247,3 +247,21 @@ def test_names_are_cut_short_for_people() -> None:
     state, _ = played(state, Chosen(tuple("abcdefgh"), 0))
     assert rounds.waiting(state) == "0 of 8 reported, waiting for a, b, c and 5 more"
     assert isinstance(rounds.waiting(played(state, events.Ticked(11))[0]), str)
+
+
+def test_late_members_are_released_once() -> None:
+    """At the deadline; a failed update afterwards has nobody left to release."""
+    at_work = (Progressed(device, 95) for device in NAMES)
+    state, effects = played(reporting(), *at_work, *(Reported(device, 96) for device in NAMES[:2]), Ticked(101))
+    assert [effect for effect in effects if isinstance(effect, Release)] == [
+        Release(("cat",), "the round ended at its deadline")
+    ]
+    state, effects = played(state, StoreFailed("no", 102))
+    assert state.phase is Phase.ABANDONED
+    assert not [effect for effect in effects if isinstance(effect, Release)]
+
+
+def test_an_abandoned_round_names_the_deadline_it_missed() -> None:
+    state, _ = played(reporting(), *(Progressed(device, 95) for device in NAMES), Ticked(101))
+    assert state.phase is Phase.ABANDONED
+    assert "0 reports at the deadline of 100 s, at least 2 needed" in state.why

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -21,14 +22,14 @@ from _scripted import (
     watched,
 )
 
-from coordinator import active
+from coordinator import active, service
 from coordinator.screen import screen
 from edgepfl import codec
 from edgepfl.bundle import Bundle, pack, unpack
 from edgepfl.bus.loopback import LoopbackBroker
 from edgepfl.plan import Plan, Role
 from edgepfl.tree import Trees
-from edgepfl.wire import Commit, Failed, Task
+from edgepfl.wire import Commit, Failed, Need, Task
 
 pytestmark = pytest.mark.usefixtures("impatient")
 
@@ -157,5 +158,24 @@ def test_what_devices_fetch_holds_no_golden_vectors(small: Bundle, tmp_path: Pat
             assert small.golden
             assert not fetched.golden
             assert fetched.graphs == small.graphs
+
+    play(scenario())
+
+
+def test_a_long_upload_is_asked_for_without_waiting_for_a_tick(
+    long: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its next window is due long before the service next looks at leases, which here is never."""
+    monkeypatch.setattr(service, "TICK", 1e6)
+
+    async def scenario() -> None:
+        broker = LoopbackBroker()
+        devices = honest_fleet(broker, long, "ant")
+        async with coordinating(broker, tmp_path, time.monotonic) as here, serving(*devices):
+            run = here.start_run(config(rounds=1, goal=1, minimum=1), pack(long))
+            status = await finished(here, run)
+            assert (status.status, status.round) == ("done", 2)
+            asked = [message for message in devices[0].seen if isinstance(message, Need)]
+            assert len(asked) > 1  # one window was not enough
 
     play(scenario())

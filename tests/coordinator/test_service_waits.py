@@ -6,6 +6,8 @@ import asyncio
 import threading
 from pathlib import Path
 
+import msgspec
+import numpy as np
 import pytest
 from _scripted import (
     FLEET,
@@ -37,6 +39,7 @@ from edgepfl.algorithms.fedavg import FedAvg
 from edgepfl.bundle import Bundle, pack
 from edgepfl.bus.loopback import LoopbackBroker, LoopbackBus
 from edgepfl.errors import BundleError, ConfigError, EdgepflError, RunError, StoreError
+from edgepfl.topics import ToDevice
 from edgepfl.tree import Trees
 from edgepfl.wire import Commit, Gone, Progress, RollCall, Task
 
@@ -367,5 +370,67 @@ def test_a_run_that_cannot_go_on_is_ended_and_says_why(small: Bundle, tmp_path: 
             assert status.status == "failed"
             assert "no hyperparameter 'lam'" in status.why
             again.start_run(config(), pack(small))  # and the next may begin
+
+    play(scenario())
+
+
+def test_a_start_that_the_disk_cuts_short_leaves_no_zombie(
+    small: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run is stored and its first round is not: the service ends, and the next one begins with round 1."""
+
+    def fail(*_: object) -> None:
+        raise StoreError("cannot be written (disk is full)")
+
+    async def scenario() -> None:
+        service = Coordinator(FLEET, LoopbackBus(LoopbackBroker(), "coordinator"), tmp_path, clock=Clock())
+        running = asyncio.ensure_future(service.run())
+        await asyncio.sleep(0)  # it runs now
+        with monkeypatch.context() as patch:
+            patch.setattr(Journal, "open_round", fail)
+            with pytest.raises(StoreError, match="disk is full"):
+                service.start_run(config(), pack(small))
+        with pytest.raises(StoreError, match="disk is full"):
+            await running
+        broker = LoopbackBroker()
+        async with coordinating(broker, tmp_path) as again, serving(*honest_fleet(broker, small)):
+            run = again.journal.running()
+            assert run is not None
+            status = await finished(again, run.id)
+            assert (status.status, status.round) == ("done", 3)
+            assert min(result.round for result in again.journal.results(run.id)) == 1
+
+    play(scenario())
+
+
+def test_a_flood_of_the_same_hello_is_answered_once(small: Bundle, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        broker, clock = LoopbackBroker(), Clock()
+        async with coordinating(broker, tmp_path, clock) as service, hands(broker, "ant", "bee", "cat") as three:
+            service.start_run(config(), pack(small))
+            await told(three)
+            ant = three[0]
+            for _ in range(300):
+                ant.hello()
+            await drained(service, broker)  # a second passes, and the first of the flood is heard after it
+            ant.hello()
+            await drained(service, broker)
+            service._send(ToDevice("ant", RollCall.KIND), RollCall(7))
+            seen: list[object] = []
+            while seen[-1:] != [RollCall(7)]:
+                seen.append(await ant.heard())
+            assert len([message for message in seen if isinstance(message, Task)]) == 2  # for each second that passed
+
+    play(scenario())
+
+
+def test_an_initial_model_that_is_not_finite_starts_no_run(small: Bundle, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with coordinating(LoopbackBroker(), tmp_path) as service:
+            sick = small.model.map(lambda tensor: np.full_like(tensor, np.nan))
+            with pytest.raises(RunError, match="its initial model is not finite") as caught:
+                service.start_run(config(), pack(msgspec.structs.replace(small, model=sick)))
+            assert caught.value.remedy
+            assert service.journal.running() is None
 
     play(scenario())

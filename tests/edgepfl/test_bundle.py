@@ -252,3 +252,20 @@ def test_random_bytes_are_refused(data: bytes, member: str) -> None:
         with pytest.raises(BundleError):
             bundle.unpack(candidate)
     assert zlib.crc32(data) >= 0
+
+
+def test_golden_vectors_need_not_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device leaves them where they are, whatever they would unpack to."""
+    bomb = archive_of({**members(), "golden/step.safetensors": bytes(8 << 20)})
+    monkeypatch.setattr(bundle, "MEMBER_LIMIT", 1 << 20)
+    with pytest.raises(BundleError, match=r"golden/step\.safetensors unpacks to 8388608 bytes"):
+        bundle.unpack(bomb)
+    opened = bundle.unpack(bomb, golden=False)
+    assert (opened.plan, opened.graphs, opened.golden) == (PLAN, GOOD.graphs, {})
+
+
+def test_a_model_longer_than_its_plan_is_not_unpacked() -> None:
+    bomb = archive_of(members(model=bytes(8 << 20)))
+    with pytest.raises(BundleError, match=r"model\.safetensors unpacks to more than the plan's \d+ bytes") as caught:
+        bundle.unpack(bomb, where="bomb")
+    assert caught.value.where == "bomb"
