@@ -71,6 +71,7 @@ def test_it_writes_a_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         ({"classes": "-1"}, "classes: -1 will not do"),
         ({"loss": "hinge"}, "no loss 'hinge'"),
         ({"personal": "head.*"}, "no parameter matches 'head.*'"),
+        ({"algorithm": "fedper"}, "keeps a part of the model on the device, and none is named"),
         ({"output": "missing/a.bundle"}, "the folder to write to does not exist"),
     ],
 )

@@ -19,7 +19,7 @@ from edgepfl.bus import Traffic
 from edgepfl.errors import ConfigError
 from exporters.build import build
 from exporters.zoo import mlp
-from simulators import alone
+from simulators import alone, compare, demo
 from simulators.arguments import convert_config, settings_for
 from simulators.demo import curve, traffic
 from simulators.experiment import Kill, accuracy_of, save
@@ -153,3 +153,32 @@ def test_a_saved_bundle_is_named_after_its_algorithm(bundle: Bundle, tmp_path: P
     path = save(bundle, tmp_path)
     assert path.name == "fedavg.bundle"
     assert path.stat().st_size > 0
+
+
+class TestCommandLine:
+    """What can never work is refused before anything is started."""
+
+    @pytest.mark.parametrize(
+        ("words", "message"),
+        [
+            (["--devices", "1"], "--devices: 1 devices. At least 2 are a fleet"),
+            (["--rounds", "5", "--kill", "agent@5"], "--kill agent@5: the run ends after round 5"),
+            (["--algorithm", "fedavgg"], "there is no algorithm 'fedavgg'"),
+            (["--set", "lam=much"], "'much' will not do"),
+        ],
+    )
+    def test_a_demo_that_cannot_be(self, words: list[str], message: str) -> None:
+        with pytest.raises(ConfigError) as caught:
+            demo.main(words)
+        assert message in str(caught.value)
+
+    def test_a_folder_that_holds_something_is_not_written_into(self, tmp_path: Path) -> None:
+        (tmp_path / "mine").write_text("precious", "utf-8")
+        with pytest.raises(ConfigError, match="it holds something already"):
+            demo.main(["--keep", str(tmp_path)])
+        assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+    def test_a_comparison_knows_all_its_algorithms_first(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(ConfigError, match="no algorithm 'nope'"):
+            compare.main(["--algorithms", "fedavg, nope", "--data", "digits", "--devices", "4"])
+        assert "export" not in capsys.readouterr().err
