@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import TypeVar
@@ -146,9 +146,7 @@ class ActiveRun:
     def answer(self, report: Report) -> None:
         """Tell a device what became of a report of an earlier round."""
         if report.round <= self._saved.checkpoint.round:
-            counts = self._accepted.get(report.device) == report.round
-            commit = Commit(self.row.id, report.round, (report.device,) if counts else ())
-            self._desk.send(ToDevice(report.device, Commit.KIND), commit)
+            self._desk.send(ToDevice(report.device, Commit.KIND), verdict(report, self._accepted))
 
     def reported(self, report: Report) -> None:
         """Screen an expected report whose upload is here, then let the machine have it."""
@@ -386,6 +384,12 @@ class ActiveRun:
 
     async def _work(self, function: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._desk.worker, function, *arguments)
+
+
+def verdict(report: Report, accepted: Mapping[str, int]) -> Commit:
+    """What became of a report of a round that is over, for its device alone."""
+    counts = accepted.get(report.device) == report.round
+    return Commit(report.run, report.round, (report.device,) if counts else ())
 
 
 def _wording(why: str) -> str:

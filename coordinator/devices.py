@@ -11,6 +11,10 @@ MOST = 10_000
 """Devices to remember: whoever may connect may invent names, and each costs memory."""
 
 
+GREETING = 1.0
+"""Seconds in which a device that says the same Hello again says nothing new."""
+
+
 @dataclass(frozen=True)
 class Known:
     """A device and its latest Hello.
@@ -18,10 +22,12 @@ class Known:
     Attributes:
         hello: what it said of itself.
         present: whether it is here, as far as we know.
+        heard: when it said so, in seconds of the coordinator's clock; no part of what it is.
     """
 
     hello: Hello
     present: bool
+    heard: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -45,8 +51,14 @@ class Fleet:
         return tuple(sorted(device for device in self.devices if self.can(device, runtimes)))
 
 
-def welcome(fleet: Fleet, hello: Hello) -> Fleet:
-    """The fleet after a Hello.
+def repeats(fleet: Fleet, hello: Hello, at: float) -> bool:
+    """Whether a Hello says nothing new: the same again, from a device that is here, a moment after the last."""
+    known = fleet.devices.get(hello.device)
+    return known is not None and known == Known(hello, present=True) and at < known.heard + GREETING
+
+
+def welcome(fleet: Fleet, hello: Hello, at: float = 0.0) -> Fleet:
+    """The fleet after a Hello, heard at ``at``.
 
     One of an older session than that which is here is a late message and changes nothing.  Once that session is gone, a
     smaller number is a device that lost its storage and counts anew.  A full fleet forgets a device that is not here
@@ -61,7 +73,7 @@ def welcome(fleet: Fleet, hello: Hello) -> Fleet:
         if absent is None:
             return fleet
         del others[absent]
-    return Fleet({**others, hello.device: Known(hello, present=True)})
+    return Fleet({**others, hello.device: Known(hello, present=True, heard=at)})
 
 
 def farewell(fleet: Fleet, gone: Gone) -> Fleet:

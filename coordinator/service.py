@@ -15,30 +15,28 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
-
 from coordinator import updater
-from coordinator.active import ActiveRun
+from coordinator.active import ActiveRun, verdict
+from coordinator.admission import runnable
 from coordinator.checkpoint import Vault
 from coordinator.config import RunConfig
 from coordinator.desk import Desk
-from coordinator.devices import Fleet, Known, doubt, farewell, welcome
+from coordinator.devices import Fleet, doubt, farewell, repeats, welcome
 from coordinator.journal import Journal, RunRow, Status
 from coordinator.status import RunStatus, Totals, status_of, totals
 from coordinator.uploads import News, Uploads
 from edgepfl import wire
-from edgepfl.bundle import Bundle, pack, unpack
+from edgepfl.bundle import pack, unpack
 from edgepfl.bus import Arrived, Bus, Connected, Disconnected
 from edgepfl.bus.blobs import BlobStore
 from edgepfl.bus.chunks import Sender
 from edgepfl.bus.lock import ProcessLock
 from edgepfl.errors import BusError, EdgepflError, RunError, StoreError, WireError
 from edgepfl.topics import Address, Chunk, FromDevice, ToAll, ToDevice, Topics, check_name
-from edgepfl.wire import Failed, Gone, Hello, Message, Need, Progress, Report, RollCall
+from edgepfl.wire import Commit, Failed, Gone, Hello, Message, Need, Progress, Report, RollCall
 
 log = logging.getLogger(__name__)
 SOON = 0.005  # seconds: no timer is shorter
-GREETING = 1.0  # seconds in which a device that says the same Hello again says nothing new
 TICK = 0.5  # seconds between looks at leases and deadlines
 
 
@@ -79,7 +77,6 @@ class Coordinator:
         self._changed = asyncio.Event()
         self._broken: asyncio.Future[None] | None = None
         self._pumping: asyncio.TimerHandle | None = None
-        self._greeted: dict[str, float] = {}  # when each device's Hello was last acted on
         self._jobs: set[asyncio.Task[None]] = set()
         self._run: ActiveRun | None = None
         self._totals = Totals()
@@ -115,7 +112,7 @@ class Coordinator:
         check_name(config.name, "run name")
         if (other := self.journal.running()) is not None:
             raise RunError("another run is active", where=other.id, remedy="Stop it, or wait for its end")
-        opened = _runnable(unpack(bundle, golden=False))
+        opened = runnable(unpack(bundle, golden=False))
         bundle = pack(opened)  # without its golden vectors: most of its bytes, and no device trains with them
         algorithm = updater.algorithm_of(opened.plan, config.hyper)
         first = self._vault.save(algorithm, 0, updater.first_state(algorithm, opened.plan, opened.model)).checkpoint
@@ -294,11 +291,9 @@ class Coordinator:
 
     def _hello(self, hello: Hello) -> None:
         now = self._clock()
-        known = self._fleet.devices.get(hello.device)
-        if known == Known(hello, present=True) and now < self._greeted.get(hello.device, now) + GREETING:
+        if repeats(self._fleet, hello, now):
             return
-        self._greeted[hello.device] = now
-        self._fleet = welcome(self._fleet, hello)
+        self._fleet = welcome(self._fleet, hello, now)
         log.info("%s is here with %d examples", hello.device, hello.examples)
         if self._run is not None:
             self._run.hello(hello.device)
@@ -338,9 +333,7 @@ class Coordinator:
         if self.journal.run(report.run) is None:
             log.warning("%s reports for run %r, which is not ours", report.device, report.run)
             return
-        counts = self.journal.accepted(report.run).get(report.device) == report.round
-        commit = wire.Commit(report.run, report.round, (report.device,) if counts else ())
-        self._send(ToDevice(report.device, commit.KIND), commit)
+        self._send(ToDevice(report.device, Commit.KIND), verdict(report, self.journal.accepted(report.run)))
 
     # What goes out.
 
@@ -428,20 +421,6 @@ def _locked(state: Path) -> ProcessLock:
     except OSError as error:
         raise StoreError(f"it cannot be made ({error.strerror})", where=str(state)) from error
     return ProcessLock(state / "lock", subject=state, holder="coordinator")
-
-
-def _runnable(bundle: Bundle) -> Bundle:
-    if not bundle.graphs:
-        raise RunError("it has no graphs, so no device could run it", where="bundle", remedy="Export it again")
-    if any(slot.addressed for slot in bundle.plan.slots.values()):
-        raise RunError(
-            "it sends each device a value of its own, and this coordinator only broadcasts",
-            where=bundle.plan.algorithm,
-            remedy="Choose another algorithm",
-        )
-    if not all(np.isfinite(tensor).all() for tensor in bundle.model.values()):
-        raise RunError("its initial model is not finite", where="bundle", remedy="Export it again from a sound model")
-    return bundle
 
 
 def _from(device: str, message: Message) -> Message:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping
 
 import msgspec
@@ -10,8 +11,19 @@ from coordinator.config import RunConfig
 from edgepfl import algorithms
 from edgepfl.algorithms import Setting
 from edgepfl.errors import ConfigError
+from simulators.datasets import DATASETS
 
 LEARNING_RATE = 0.1
+
+
+def add_fleet(parser: argparse.ArgumentParser) -> None:
+    """The options of a fleet and of what it is to do."""
+    parser.add_argument("--data", default="watch", help=f"one of {', '.join(DATASETS)} (default: watch)")
+    parser.add_argument("--devices", type=int, default=20, help="agents, at least 2 (default: 20)")
+    parser.add_argument("--rounds", type=int, default=60, help="training rounds (default: 60)")
+    parser.add_argument("--steps", type=int, default=10, help="minibatch steps a round and device (default: 10)")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a hyperparameter (lam=0.1)")
+    parser.add_argument("--broker", default="", metavar="URL", help="a broker to use; else a private one is started")
 
 
 def settings_for(name: str, given: Mapping[str, Setting]) -> dict[str, Setting]:

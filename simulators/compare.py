@@ -16,8 +16,8 @@ from coordinator.config import RunConfig
 from edgepfl import algorithms
 from edgepfl.bundle import Bundle
 from simulators import alone
-from simulators.arguments import convert_config, settings_for
-from simulators.datasets import DATASETS, FleetData, load
+from simulators.arguments import add_fleet, convert_config, settings_for
+from simulators.datasets import FleetData, load
 from simulators.experiment import accuracy_of, bundle_for, run_on, save, with_seed
 from simulators.fleet import AgentFleet
 from simulators.progress import RunProgress
@@ -113,14 +113,9 @@ def _parser() -> argparse.ArgumentParser:
         "table: mean, worst decile and best accuracy over the devices, with its spread over the seeds.",
     )
     parser.add_argument("--algorithms", default=DEFAULT, metavar="NAMES", help=f"comma-separated (default: {DEFAULT})")
-    parser.add_argument("--data", default="watch", help=f"one of {', '.join(DATASETS)} (default: watch)")
-    parser.add_argument("--devices", type=int, default=20, help="agents, at least 2 (default: 20)")
-    parser.add_argument("--rounds", type=int, default=60, help="training rounds (default: 60)")
-    parser.add_argument("--steps", type=int, default=10, help="minibatch steps a round and device (default: 10)")
+    add_fleet(parser)
     parser.add_argument("--seed", type=int, default=0, help="the first seed (default: 0)")
     parser.add_argument("--seeds", type=int, default=3, help="how many seeds (default: 3)")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a hyperparameter (lam=0.1)")
-    parser.add_argument("--broker", default="", metavar="URL", help="a broker to use; else a private one is started")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table for a program")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table for a document")
     return parser

@@ -23,8 +23,8 @@ from edgepfl import algorithms
 from edgepfl.algorithms import Setting
 from edgepfl.errors import ConfigError
 from simulators import alone, report
-from simulators.arguments import LEARNING_RATE, convert_config, settings_for
-from simulators.datasets import DATASETS, FleetData, load
+from simulators.arguments import LEARNING_RATE, add_fleet, convert_config, settings_for
+from simulators.datasets import FleetData, load
 from simulators.experiment import Kill, accuracy_of, bundle_for, run_on, save
 from simulators.progress import RunProgress
 from simulators.report import DemoResult, Point
@@ -200,13 +200,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     names = ", ".join(algorithms.names())
     parser.add_argument("--algorithm", default="ditto", help=f"one of {names} (default: ditto)")
-    parser.add_argument("--data", default="watch", help=f"one of {', '.join(DATASETS)} (default: watch)")
-    parser.add_argument("--devices", type=int, default=20, help="agents, at least 2 (default: 20)")
-    parser.add_argument("--rounds", type=int, default=60, help="training rounds (default: 60)")
-    parser.add_argument("--steps", type=int, default=10, help="minibatch steps a round and device (default: 10)")
+    add_fleet(parser)
     parser.add_argument("--seed", type=int, default=0, help="the same seed gives the same bits (default: 0)")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a hyperparameter (lam=0.1)")
-    parser.add_argument("--broker", default="", metavar="URL", help="a broker to use; else a private one is started")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results for a program")
     parser.add_argument(
         "--report", type=Path, default=Path("report.html"), metavar="FILE", help="the page (report.html)"

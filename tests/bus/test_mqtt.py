@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from _components import absent
 from _world import play, running, send, until
 
 from edgepfl.bus import Arrived, Connected, Disconnected
@@ -196,7 +197,7 @@ def test_many_clients_share_a_loop_without_threads(broker: BrokerHandle) -> None
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed; get it with: apt install openssl")
+        absent("openssl", "apt install openssl")
     cert, key = (tmp_path_factory.mktemp("tls") / name for name in ("cert.pem", "key.pem"))
     command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
     options = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coordinator import devices
-from coordinator.devices import Fleet, doubt, farewell, welcome
+from coordinator.devices import GREETING, Fleet, doubt, farewell, repeats, welcome
 from edgepfl.wire import Gone, Hello
 
 ONNX = frozenset({"onnx"})
@@ -84,3 +84,13 @@ def test_a_fleet_is_a_value() -> None:
     farewell(whole, Gone("ant", 1))
     assert whole == fleet(hello("ant"))
     assert whole.present(ONNX) == ("ant",)
+
+
+def test_the_same_hello_a_moment_later_says_nothing_new() -> None:
+    whole = welcome(Fleet(), hello("ant"), 10.0)
+    assert repeats(whole, hello("ant"), 10.0 + GREETING / 2)
+    assert not repeats(whole, hello("ant"), 10.0 + GREETING)
+    assert not repeats(whole, hello("ant", 2), 10.0)  # a new session
+    assert not repeats(whole, hello("ant", examples=9), 10.0)
+    assert not repeats(whole, hello("bee"), 10.0)
+    assert not repeats(doubt(whole, ("ant",)), hello("ant"), 10.0)  # it was taken for absent
