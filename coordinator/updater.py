@@ -22,7 +22,9 @@ def algorithm_of(plan: Plan, settings: Settings) -> Algorithm:
         RunError: the plan was made by another version of the algorithm.
     """
     kind = algorithms.load(plan.algorithm)
-    if resolve(kind.slots, plan.model, plan.personal, plan.hyper) != plan.slots:
+    models_own = plan.by_role(Role.NOISE).keys() - kind.slots.keys()  # its dropout's
+    declared = {name: slot for name, slot in plan.slots.items() if name not in models_own}
+    if resolve(kind.slots, plan.model, plan.personal, plan.hyper) != declared:
         raise RunError(
             "the bundle's slots are not this version's",
             where=plan.algorithm,

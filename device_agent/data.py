@@ -7,18 +7,23 @@ with further rows of weight 0, so that its size stays static, nothing is dropped
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from device_agent.runners import Array
 from edgepfl.errors import DataError
-from edgepfl.plan import Entry, Plan, TensorSpec
+from edgepfl.plan import BatchPlan, ExampleSpec, Plan
 from edgepfl.seeds import generator
 
 _NUMERIC = "biuf"  # NumPy's kinds: boolean, integers, floating
+
+
+Inputs: TypeAlias = tuple[Array, ...]
+"""Each of a model's inputs, one example a row."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,28 +31,34 @@ class Examples:
     """A device's data, one example a row.
 
     Attributes:
-        train_x: inputs, ``(n, ...)``.
+        train_x: inputs, ``(n, ...)``; a tuple of them where the model has several.
         train_y: targets, ``(n, ...)``; labels are 0, 1, ...
-        test_x: inputs that are never trained on, ``(m, ...)``; m may be 0.
+        test_x: inputs that are never trained on, ``(m, ...)``, or a tuple of such; m may be 0.
         test_y: their targets, ``(m, ...)``.
 
     Raises:
         DataError: not numeric, not finite, numbers of rows that differ, or no training example.
     """
 
-    train_x: Array
+    train_x: Array | Inputs
     train_y: Array
-    test_x: Array
+    test_x: Array | Inputs
     test_y: Array
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            _check_array(field.name, getattr(self, field.name))
-        for part, x, y in (("train", self.train_x, self.train_y), ("test", self.test_x, self.test_y)):
-            if len(x) != len(y):
-                raise DataError(f"{part}_x has {len(x)} rows and {part}_y has {len(y)}", where="data")
-        if len(self.train_x) == 0:
+        for part, inputs, y in (("train", self.train_x, self.train_y), ("test", self.test_x, self.test_y)):
+            _check_array(f"{part}_y", y)
+            for name, x in named(f"{part}_x", inputs):
+                _check_array(name, x)
+                if len(x) != len(y):
+                    raise DataError(f"{name} has {len(x)} rows and {part}_y has {len(y)}", where="data")
+        if len(self.train_y) == 0:
             raise DataError("there is no training example", where="data", remedy="Collect data before joining a fleet")
+
+    @property
+    def count(self) -> int:
+        """How many examples there are to train on."""
+        return len(self.train_y)
 
     def fit(self, plan: Plan) -> Examples:
         """These examples in the shapes and dtypes of the plan's minibatches.
@@ -57,18 +68,23 @@ class Examples:
         Raises:
             DataError: they cannot have them, or a label is not one of the model's classes.
         """
-        x, y = plan.batch.x, plan.batch.y
-        fitted = Examples(
-            _fit("train_x", self.train_x, x),
-            _fit("train_y", self.train_y, y),
-            _fit("test_x", self.test_x, x),
-            _fit("test_y", self.test_y, y),
+        batch = plan.batch
+        return Examples(
+            _fit_inputs("train_x", self.train_x, batch),
+            _fit("train_y", self.train_y, batch.y),
+            _fit_inputs("test_x", self.test_x, batch),
+            _fit("test_y", self.test_y, batch.y),
         )
-        if y.dtype == "int64":
-            most = _classes(plan)
-            _check_labels("train_y", fitted.train_y, most)
-            _check_labels("test_y", fitted.test_y, most)
-        return fitted
+
+
+def named(name: str, inputs: Array | Inputs) -> Iterator[tuple[str, Array]]:
+    """Each input with what to call it: its own name with a number where there are several."""
+    if not isinstance(inputs, tuple):
+        yield name, inputs
+    elif len(inputs) == 1:
+        yield name, inputs[0]
+    else:
+        yield from ((f"{name}{i}", x) for i, x in enumerate(inputs))
 
 
 class Batch(NamedTuple):
@@ -77,7 +93,7 @@ class Batch(NamedTuple):
     Its arrays are used again for the next one: valid until that is asked for.
     """
 
-    x: Array
+    x: Inputs
     y: Array
     weight: Array  # float32 (size,): 1, or 0 for a row that only fills
 
@@ -91,7 +107,7 @@ def minibatches(examples: Examples, size: int, steps: int, seed: int) -> Iterato
         steps: how many minibatches.
         seed: of this device in this round.
     """
-    n = len(examples.train_x)
+    n = examples.count
     orders = (generator(seed, "minibatch", epoch).permutation(n) for epoch in itertools.count())
     batches = (batch for order in orders for batch in _cut(order, size))
     return _gather(examples.train_x, examples.train_y, itertools.islice(batches, steps), size)
@@ -99,7 +115,7 @@ def minibatches(examples: Examples, size: int, steps: int, seed: int) -> Iterato
 
 def held_out(examples: Examples, size: int) -> Iterator[Batch]:
     """The test data once, in order."""
-    order = np.arange(len(examples.test_x))
+    order = np.arange(len(examples.test_y))
     return _gather(examples.test_x, examples.test_y, _cut(order, size), size)
 
 
@@ -107,18 +123,20 @@ def _cut(order: Array, size: int) -> Iterator[tuple[Array, int]]:
     """The rows of each minibatch, and how many of them count."""
     for start in range(0, len(order), size):
         rows = order[start : start + size]
-        yield np.resize(rows, size), len(rows)  # filled with its own rows: zeros could make a graph give NaN
+        # A short one is filled with its own rows: zeros could make a graph give NaN.
+        yield rows if len(rows) == size else np.resize(rows, size), len(rows)
 
 
-def _gather(x: Array, y: Array, cuts: Iterator[tuple[Array, int]], size: int) -> Iterator[Batch]:
+def _gather(x: Array | Inputs, y: Array, cuts: Iterator[tuple[Array, int]], size: int) -> Iterator[Batch]:
+    inputs = x if isinstance(x, tuple) else (x,)
     batch = Batch(
-        np.empty((size, *x.shape[1:]), x.dtype),
+        tuple(np.empty((size, *each.shape[1:]), each.dtype) for each in inputs),
         np.empty((size, *y.shape[1:]), y.dtype),
         np.empty(size, np.float32),
     )
     for rows, count in cuts:
-        np.take(x, rows, axis=0, out=batch.x, mode="clip")  # "raise" would gather into a buffer first
-        np.take(y, rows, axis=0, out=batch.y, mode="clip")
+        for source, gathered in zip((*inputs, y), (*batch.x, batch.y), strict=True):
+            np.take(source, rows, axis=0, out=gathered, mode="clip")  # "raise" would gather into a buffer first
         batch.weight[:count] = 1
         batch.weight[count:] = 0
         yield batch
@@ -133,9 +151,20 @@ def _check_array(name: str, array: object) -> None:
         raise DataError(f"row {row} has a value that is not finite", where=name, remedy="Drop or repair such rows")
 
 
-def _fit(name: str, array: Array, spec: TensorSpec) -> Array:
-    foldable = array.ndim == 2 and array.shape[1] == spec.size  # noqa: PLR2004  flat rows
-    if array.shape[1:] != spec.shape and not foldable:
+def _fit_inputs(name: str, inputs: Array | Inputs, batch: BatchPlan) -> Inputs:
+    found = list(named(name, inputs))
+    if len(found) != len(batch.x):
+        raise DataError(
+            f"there are {len(found)} inputs, and the model takes {len(batch.x)}",
+            where=name,
+            remedy="Give a tuple of arrays, or in a file the arrays train_x0, train_x1, ...",
+        )
+    return tuple(_fit(part, x, spec) for (part, x), spec in zip(found, batch.x, strict=True))
+
+
+def _fit(name: str, array: Array, spec: ExampleSpec) -> Array:
+    flat = array.ndim <= 2 and math.prod(array.shape[1:]) == spec.size  # noqa: PLR2004  a row of numbers, or a number
+    if array.shape[1:] != spec.shape and not flat:
         raise DataError(
             f"an example is {list(array.shape[1:])}, and the model takes {list(spec.shape)}",
             where=name,
@@ -143,20 +172,17 @@ def _fit(name: str, array: Array, spec: TensorSpec) -> Array:
         )
     with np.errstate(invalid="ignore", over="ignore"):  # what does not fit is found below, or is infinite by now
         fitted = np.ascontiguousarray(array.reshape(len(array), *spec.shape), spec.dtype)
-    if spec.dtype == "int64" and array.dtype.kind == "f" and not np.array_equal(fitted, array.reshape(fitted.shape)):
-        raise DataError("a value is not a whole number", where=name)
+    if spec.dtype == "int64":
+        if array.dtype.kind == "f" and not np.array_equal(fitted, array.reshape(fitted.shape)):
+            raise DataError("a value is not a whole number", where=name)
+        _check_range(name, fitted, spec.high)
     return fitted
 
 
-def _classes(plan: Plan) -> int | None:
-    predict = plan.graphs.get(Entry.PREDICT)
-    return predict.outputs[0].spec.shape[-1] if predict is not None and predict.outputs[0].spec.shape else None
-
-
-def _check_labels(name: str, labels: Array, classes: int | None) -> None:
-    if len(labels) == 0:
+def _check_range(name: str, values: Array, high: int) -> None:
+    if values.size == 0:
         return
-    low, high = int(labels.min()), int(labels.max())
-    if low < 0 or (classes is not None and high >= classes):
-        most = "" if classes is None else f" to {classes - 1}"
-        raise DataError(f"labels run from {low} to {high}, and the model's from 0{most}", where=name)
+    least, most = int(values.min()), int(values.max())
+    if least < 0 or (high and most >= high):
+        bound = f" to {high - 1}" if high else ""
+        raise DataError(f"values run from {least} to {most}, and the model's from 0{bound}", where=name)

@@ -21,7 +21,7 @@ from edgepfl.seeds import derive
 from edgepfl.tree import Tree
 
 _MODEL = Kind.MODEL.value
-_SUMS = ("loss", "correct", "weight")
+_WEIGHT = "weight"
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,8 @@ class Evaluation:
     """How good a device's models are on its own test data.
 
     Attributes:
-        metrics: "accuracy.MODEL" and "loss.MODEL" for each model of the plan; empty without test data.
+        metrics: "loss.MODEL", "accuracy.MODEL" or what else the plan's evaluation gives, for each model; empty
+            without test data.
         personal: the parameters of the plan's first model, the device's own.
     """
 
@@ -67,11 +68,11 @@ def evaluate(
     interpreter.call(Entry.MODELS, memory)
     models = {name: _model(interpreter, memory, name, start.round) for name in plan.models}
     metrics: dict[str, float] = {}
-    if len(examples.test_x):
+    if len(examples.test_y):
         for name, model in models.items():
             sums = _sums(interpreter, memory, model, examples, start.round, on_batch)
-            metrics[f"accuracy.{name}"] = sums["correct"] / sums["weight"]
-            metrics[f"loss.{name}"] = sums["loss"] / sums["weight"]
+            weight = sums.pop(_WEIGHT)
+            metrics |= {f"{metric}.{name}": total / weight for metric, total in sums.items()}
     return Evaluation(metrics, models[plan.models[0]])
 
 
@@ -94,13 +95,13 @@ def _sums(
     round_: int,
     on_batch: Callable[[], None],
 ) -> dict[str, float]:
-    """The evaluation graph's sums of loss, correct and weight over the test data."""
+    """The evaluation graph's sums over the test data, of the weights among them."""
     memory |= {(_MODEL, "", tensor): array for tensor, array in model.items()}
-    sums = dict.fromkeys(_SUMS, 0.0)
+    sums: dict[str, float] = {}
     for batch in held_out(examples, interpreter.plan.batch.size):
         memory |= memories.batch(batch)
         interpreter.call(Entry.EVALUATE, memory)
         values = interpreter.metrics(Entry.EVALUATE, memory, round_)
-        sums = {name: total + values[name] for name, total in sums.items()}
+        sums = {name: sums.get(name, 0.0) + value for name, value in values.items()}
         on_batch()
     return sums

@@ -140,7 +140,7 @@ class Interpreter:
             memory |= memories.first(keep, self._model, memory)
         else:
             memory |= memories.load(keep, start.keep, "KEEP slots in the store")
-        memory |= memories.scalar("examples", len(examples.train_x)) | memories.scalar("steps", 0)
+        memory |= memories.scalar("examples", examples.count) | memories.scalar("steps", 0)
         if self.has(Entry.BEGIN):
             self.call(Entry.BEGIN, memory)
         return memory

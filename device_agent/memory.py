@@ -95,7 +95,8 @@ def _first(slot: SlotPlan, tensor: str, spec: TensorSpec, model: Tree, memory: M
 
 def batch(rows: Batch) -> Memory:
     """A minibatch."""
-    return {(_BATCH, "x", ""): rows.x, (_BATCH, "y", ""): rows.y, (_BATCH, "weight", ""): rows.weight}
+    inputs: Memory = {(_BATCH, "x", str(i)): x for i, x in enumerate(rows.x)}
+    return inputs | {(_BATCH, "y", ""): rows.y, (_BATCH, "weight", ""): rows.weight}
 
 
 def draw(slots: SlotPlans, seed: int, step: int) -> Memory:

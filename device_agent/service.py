@@ -99,7 +99,7 @@ class AgentService:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._topics = Topics(fleet)
-        self._speaker = Speaker(device, number, workshop.runtime, len(examples.train_x))
+        self._speaker = Speaker(device, number, workshop.runtime, examples.count)
         self._bus = bus
         self._place = place
         self._examples = examples

@@ -4,8 +4,10 @@
 source                   options
 ======================== ======================================================================================
 ``module:function``      the function's keyword arguments; it returns :class:`Examples`, a mapping with their
-                         names, or a tuple of them (training data, then test data if there is any)
-``FILE.npz``             none; arrays ``train_x``, ``train_y`` and, if there is test data, ``test_x``, ``test_y``
+                         names, or a tuple of them (training data, then test data if there is any); the inputs of a
+                         model that takes several are a tuple
+``FILE.npz``             none; arrays ``train_x``, ``train_y`` and, if there is test data, ``test_x``, ``test_y``;
+                         of several inputs ``train_x0``, ``train_x1``, ...
 ``FILE.csv``             ``label`` (column name or number, by default the last), ``test_fraction`` (the last rows,
                          by default a fifth), ``delimiter``
 ======================== ======================================================================================
@@ -27,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from device_agent.config import DataSettings
-from device_agent.data import Examples
+from device_agent.data import Examples, Inputs
 from device_agent.runners import Array
 from edgepfl.errors import ConfigError, DataError, EdgepflError
 
@@ -98,9 +100,9 @@ def _examples(result: object, source: str) -> Examples:
         case Examples():
             return result
         case Mapping() if "train_x" in result and result.keys() <= set(NAMES):
-            return _complete({name: np.asarray(array) for name, array in result.items()})
+            return _complete({name: _arrays(array) for name, array in result.items()})
         case [_, _] | [_, _, _, _]:
-            return _complete({name: np.asarray(array) for name, array in zip(NAMES, result, strict=False)})
+            return _complete({name: _arrays(array) for name, array in zip(NAMES, result, strict=False)})
         case _:
             raise DataError(
                 f"it returned {type(result).__name__}",
@@ -109,24 +111,43 @@ def _examples(result: object, source: str) -> Examples:
             )
 
 
-def _complete(arrays: dict[str, Array]) -> Examples:
+def _arrays(given: object) -> Array | Inputs:
+    """An array, or a tuple of arrays: nothing else is several inputs, as a list may be an array's rows."""
+    if isinstance(given, tuple):
+        return tuple(np.asarray(each) for each in given)
+    return np.asarray(given)
+
+
+def _complete(arrays: Mapping[str, Array | Inputs]) -> Examples:
     """Examples from arrays by name; without test arrays, no test data."""
     for part in ("train", "test"):
         if (f"{part}_x" in arrays) != (f"{part}_y" in arrays):
             raise DataError(f"{part}_x and {part}_y go together", where="data")
-    empty = {f"test_{axis}": arrays[f"train_{axis}"][:0] for axis in "xy"}
-    return Examples(**{**empty, **arrays})
+    empty = {f"test_{axis}": _none_of(arrays[f"train_{axis}"]) for axis in "xy"}
+    return Examples(**{**empty, **arrays})  # type: ignore[arg-type]  # targets are checked to be an array
+
+
+def _none_of(array: Array | Inputs) -> Array | Inputs:
+    return tuple(each[:0] for each in array) if isinstance(array, tuple) else array[:0]
 
 
 def _from_npz(path: Path) -> Examples:
     try:
         with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in NAMES if name in archive}
+            arrays = {name: found for name in NAMES if (found := _stored(archive, name)) is not None}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"cannot be read ({error})", where=str(path)) from error
     if not {"train_x", "train_y"} <= arrays.keys():
         raise DataError("train_x or train_y is missing", where=str(path), remedy=f"Save arrays {', '.join(NAMES)}")
     return _complete(arrays)
+
+
+def _stored(archive: Mapping[str, Array], name: str) -> Array | Inputs | None:
+    """An array of an archive, or those that are numbered from 0."""
+    if name in archive:
+        return archive[name]
+    numbered = itertools.takewhile(archive.__contains__, (f"{name}{i}" for i in itertools.count()))
+    return tuple(archive[each] for each in numbered) or None
 
 
 def _from_csv(path: Path, label: str | int = -1, test_fraction: float = 0.2, delimiter: str = ",") -> Examples:

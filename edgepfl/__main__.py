@@ -13,10 +13,14 @@ GROUP = "edgepfl.commands"
 OURS = {"coordinator", "device_agent", "edgepfl", "exporters", "simulators"}
 SUMMARIES = {
     "agent": "run a device's agent (on the board)",
+    "bench": "measure a training step on this machine: time and memory, side by side",
+    "build-runner": "build the library that runs ExecuTorch graphs without torch",
     "compare": "train with several algorithms on the same fleet and print one table",
     "coordinator": "run the coordinator service",
     "demo": "broker, coordinator and 20 agents on this machine, and a report",
+    "doctor": "check on this device that a bundle's graphs compute what they should",
     "export": "make a bundle of training graphs from a model and an algorithm",
+    "inspect": "tell what a bundle holds, and which operators run where",
     "model": "write the model that a device ended with to a file",
     "run": "start, watch or stop a run of a coordinator",
 }

@@ -6,7 +6,7 @@ a device once; after that only weights travel.  Members::
     plan.json                    the Plan
     model.safetensors            the initial parameters, as slot "model"
     graphs/RUNTIME/ENTRY         each graph in the runtime's own format
-    golden/ENTRY.safetensors     inputs and outputs (slots "in" and "out") that the graph must reproduce
+    golden/ENTRY.safetensors     inputs and outputs that the graph must reproduce, as slots "in", "out" and "allowed"
 
 Reading trusts nothing: member names come from an allow list and sizes are limited before anything is unpacked.
 """
@@ -19,12 +19,13 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import msgspec
 
 from edgepfl import codec
 from edgepfl.errors import BundleError, CodecError
-from edgepfl.plan import MODEL, PROTOCOL, Entry, Graph, Plan
+from edgepfl.plan import FORMAT, MODEL, Entry, Graph, Plan, TensorSpec
 from edgepfl.tree import Tree
 
 MEMBER_LIMIT = 512 << 20  # bytes, unpacked
@@ -81,7 +82,7 @@ def unpack(data: bytes, *, where: str = "bundle", golden: bool = True) -> Bundle
         golden: whether to read the golden vectors, which are most of a bundle and no part of training.
 
     Raises:
-        BundleError: damaged, too big, of another protocol, or without a member it must have.
+        BundleError: damaged, too big, of another format, or without a member it must have.
     """
     plan, members = _members(data, where, golden=golden)
     try:
@@ -105,18 +106,38 @@ def unpack(data: bytes, *, where: str = "bundle", golden: bool = True) -> Bundle
     return Bundle(plan, model, graphs, vectors)
 
 
-def golden_vectors(graph: Graph, data: bytes, *, where: str) -> tuple[Tree, Tree]:
-    """The checked inputs and outputs of one graph, by port name.
+class Golden(NamedTuple):
+    """One checked call of a graph, by port name.
+
+    Attributes:
+        feeds: inputs.
+        expected: what the reference gave for them.
+        allowed: the greatest error of each output, a number without dimensions: another processor rounds otherwise.
+    """
+
+    feeds: Tree
+    expected: Tree
+    allowed: Tree
+
+
+def golden_bytes(golden: Golden) -> bytes:
+    """A golden call as a bundle holds it."""
+    return codec.encode({"in": golden.feeds, "out": golden.expected, "allowed": golden.allowed})
+
+
+def golden_vectors(graph: Graph, data: bytes, *, where: str) -> Golden:
+    """The golden call of one graph.
 
     Raises:
-        CodecError: they are not the graph's.
+        CodecError: it is not the graph's.
     """
     expected = {
         "in": {port.name: port.spec for port in graph.inputs},
         "out": {port.name: port.spec for port in graph.outputs},
+        "allowed": {port.name: TensorSpec(()) for port in graph.outputs},
     }
     trees = codec.decode(data, expected, where=where)
-    return trees["in"], trees["out"]
+    return Golden(trees["in"], trees["out"], trees["allowed"])
 
 
 def _members(data: bytes, where: str, *, golden: bool) -> tuple[Plan, dict[str, bytes]]:
@@ -165,16 +186,22 @@ def _plan(data: bytes | None, where: str) -> Plan:
     if data is None:
         raise BundleError("plan.json is missing", where=where)
     try:
-        plan = msgspec.json.decode(data, type=Plan)
+        found = msgspec.json.decode(data, type=_Version).format
+        if found == FORMAT:
+            return msgspec.json.decode(data, type=Plan)
     except (msgspec.DecodeError, RecursionError) as error:
         raise BundleError(f"plan.json is not a plan ({error})", where=where) from error
-    if plan.protocol != PROTOCOL:
-        raise BundleError(
-            f"protocol {plan.protocol}, and this edgepfl speaks {PROTOCOL}",
-            where=where,
-            remedy="Export the bundle again, or install the edgepfl that made it",
-        )
-    return plan
+    raise BundleError(
+        f"format {found}, and this edgepfl reads {FORMAT}",
+        where=where,
+        remedy="Export the bundle again, or install the edgepfl that made it",
+    )
+
+
+class _Version(msgspec.Struct):
+    """What plans of every format have; the first had no number."""
+
+    format: int = 1
 
 
 def _entry(name: str, where: str) -> Entry:

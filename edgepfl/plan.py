@@ -16,7 +16,13 @@ import msgspec
 from edgepfl.errors import PlanError
 
 PROTOCOL = 1
-"""The version of the wire and of the plan that this code speaks."""
+"""The version of the wire that this code speaks."""
+
+FORMAT = 2
+"""The version of bundles that this code writes and reads.
+
+1 had a single input, no running statistics and no error beside its golden vectors; it was never released.
+"""
 
 MODEL = "model"
 """``Slot.first`` of a KEEP slot that starts as the bundle's initial model."""
@@ -25,6 +31,8 @@ DTYPES = ("float32", "int64")
 """What may cross a graph's border."""
 
 DIMENSION_LIMIT = 8
+INPUT_LIMIT = 16  # of one model
+BATCH_LIMIT = 1 << 16  # rows of a minibatch
 ELEMENT_LIMIT = 1 << 28  # of one tensor: what a hostile plan can make a device allocate at once
 
 
@@ -57,7 +65,7 @@ class Weighting(StrEnum):
 class Shape(StrEnum):
     """Slot shapes that follow from the model."""
 
-    PARAMS = "params"  # every parameter
+    PARAMS = "params"  # every parameter and running statistic
     SHARED = "shared"  # the parameters that no personal pattern names
     PERSONAL = "personal"  # the parameters that one does
     SCALAR = "scalar"  # one number
@@ -141,6 +149,21 @@ class TensorSpec(msgspec.Struct, frozen=True):
 TensorSpecs = dict[str, TensorSpec]
 
 
+class ExampleSpec(TensorSpec, frozen=True):
+    """The shape and dtype of what one example has of an input or a target.
+
+    Attributes:
+        high: int64 values run from 0 to ``high - 1``; 0 where nobody knows.
+    """
+
+    high: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.high < 0 or (self.high and self.dtype != "int64"):
+            raise ValueError(f"{self.dtype} values cannot run from 0 to {self.high - 1}")
+
+
 class SlotPlan(msgspec.Struct, frozen=True):
     """A slot resolved for one model: see :class:`Slot`."""
 
@@ -160,7 +183,7 @@ class Entry(StrEnum):
     FINISH = "finish"  # once a round; gives every UP slot
     TUNE = "tune"  # personalises before evaluation and prediction, the shared part frozen
     MODELS = "models"  # slots -> the parameters of each model this device can predict with
-    EVALUATE = "evaluate"  # parameters, labelled minibatch -> sums of loss, correct and weight
+    EVALUATE = "evaluate"  # parameters, labelled minibatch -> weighted sums of loss and metrics, and of the weights
     PREDICT = "predict"  # parameters, inputs -> outputs
 
 
@@ -169,7 +192,7 @@ class Kind(StrEnum):
 
     SLOT = "slot"  # group: slot, tensor: tensor's name
     HYPER = "hyper"  # group: hyperparameter
-    BATCH = "batch"  # group: x, y or weight
+    BATCH = "batch"  # group: x, y or weight, tensor: of x, the number of the input
     MODEL = "model"  # group: model's name ("" = whichever is evaluated), tensor: tensor's name
     METRIC = "metric"  # group: metric
     OUTPUT = "output"  # the model's output
@@ -196,11 +219,13 @@ class BatchPlan(msgspec.Struct, frozen=True):
     """A minibatch: static ``size`` rows, the last of them padding with weight 0 where data runs out."""
 
     size: int
-    x: TensorSpec  # of one example
-    y: TensorSpec  # of one example
+    x: tuple[ExampleSpec, ...]  # each input
+    y: ExampleSpec
 
     def __post_init__(self) -> None:
-        if not 0 < self.size <= 1 << 16:
+        if not 0 < len(self.x) <= INPUT_LIMIT:
+            raise ValueError(f"{len(self.x)} inputs are outside 1 .. {INPUT_LIMIT}")
+        if not 0 < self.size <= BATCH_LIMIT:
             raise ValueError(f"a minibatch of {self.size} rows is outside 1 .. 2^16")
 
 
@@ -212,7 +237,7 @@ class Plan(msgspec.Struct, frozen=True):
         fixed: the hyperparameters that shaped the graphs.
         hyper: the hyperparameters that are inputs of the graphs, with their defaults.
         server: the hyperparameters that only the coordinator uses, with their defaults.
-        model: the parameters by name.
+        model: the parameters and running statistics by name.
         personal: the parameters that stay on the device, where the algorithm has such.
         models: what :attr:`Entry.MODELS` gives; the first is the device's own.
         title: the model's name, for people.
@@ -230,7 +255,7 @@ class Plan(msgspec.Struct, frozen=True):
     personal: tuple[str, ...] = ()
     inner_steps: int = 0
     title: str = ""
-    protocol: int = PROTOCOL
+    format: int = FORMAT
 
     def by_role(self, role: Role) -> dict[str, SlotPlan]:
         """The slots of one role, by name."""

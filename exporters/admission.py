@@ -1,14 +1,15 @@
-"""Which modules may be exported, and what to say of the others."""
+"""Which models may be exported, and what to say of the others."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from edgepfl.errors import ExportError
-from exporters.model import Model
-
-_DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+from exporters.model import Model, dry_run
 
 
 def admit(model: Model) -> None:
@@ -17,44 +18,68 @@ def admit(model: Model) -> None:
     Raises:
         ExportError: names the module and what is wrong with it.
     """
-    for name, module in model.module.named_modules():
-        _admit_module(f"module {name or '(whole model)'} ({type(module).__name__})", module)
-    for name, parameter in model.module.named_parameters():
-        if parameter.dtype is not torch.float32:
-            raise ExportError(f"it is {parameter.dtype}, not float32", where=f"parameter {name}")
-    _admit_outputs(model)
+    with _unchanged(model.module):
+        outputs = dry_run(model)
+    _admit_loss(model, outputs)
 
 
-def _admit_module(where: str, module: nn.Module) -> None:
-    if isinstance(module, nn.modules.batchnorm._BatchNorm):  # noqa: SLF001  torch gives the base no public name
-        if module.training or not module.track_running_stats:
-            raise ExportError(
-                "batch normalisation with the batch's own statistics cannot be exported",
-                where=where,
-                remedy="Use nn.GroupNorm, or freeze its statistics: module.eval()",
-            )
-    elif isinstance(module, _DROPOUT) and module.training and module.p > 0:
-        raise ExportError("dropout cannot be exported", where=where, remedy="Remove it, or set it to module.eval()")
-    elif isinstance(module, nn.RNNBase | nn.RNNCellBase):
-        raise ExportError("recurrent layers cannot be exported", where=where, remedy="Use nn.Conv1d over time")
+@contextlib.contextmanager
+def _unchanged(whole: nn.Module) -> Iterator[None]:
+    """While a module that runs may change or replace none of its tensors.
 
+    As it runs they are others than its own, so they are looked at where it begins and ends.
+    """
+    before: dict[str, tuple[Tensor, int]] = {}
 
-def _admit_outputs(model: Model) -> None:
-    where = model.title or type(model.module).__name__
-    x = torch.zeros(model.batch, *model.input)
+    def enter(*_: object) -> None:
+        before.update({name: (tensor, _writes(tensor)) for name, tensor in _tensors(whole)})
+
+    def leave(*_: object) -> None:
+        now = dict(_tensors(whole))
+        for name, (tensor, writes) in before.items():
+            if now.get(name) is not tensor or _writes(tensor) != writes:
+                raise ExportError(
+                    "a forward pass changes it, and only the running statistics of batch normalisation may change",
+                    where=f"tensor {name}",
+                    remedy="Keep no state between forward passes",
+                )
+
+    hooks = (whole.register_forward_pre_hook(enter), whole.register_forward_hook(leave))
     try:
-        outputs: object = model.outputs(model.parameters, x)
-    except ExportError:
-        raise
-    except Exception as error:  # a module raises whatever it likes
-        raise ExportError(
-            f"the module does not take inputs of shape {list(x.shape)} ({error})",
-            where=where,
-            remedy="Check the shape of one example",
-        ) from error
-    wanted = (model.batch, model.classes)
-    if not isinstance(outputs, torch.Tensor) or tuple(outputs.shape) != wanted:
-        found = list(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
-        raise ExportError(
-            f"the module gives {found}, not {list(wanted)}", where=where, remedy="Check the number of classes"
-        )
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _tensors(whole: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from whole.named_parameters()
+    yield from whole.named_buffers()
+
+
+def _writes(tensor: Tensor) -> int:
+    """How often it was written to in place."""
+    return tensor._version  # noqa: SLF001  torch gives it no public name
+
+
+def _admit_loss(model: Model, outputs: torch.Tensor) -> None:
+    """The loss and each metric give one number for each example."""
+    dtype = torch.int64 if model.target.dtype == "int64" else outputs.dtype
+    y = torch.zeros(model.batch, *model.target.shape, dtype=dtype)
+    for name, judge in {"loss": model.loss, **model.metrics}.items():
+        where = f"{name} of {model.name}"
+        try:
+            found: object = judge(outputs, y)
+        except Exception as error:  # a function of the user's raises whatever it likes
+            raise ExportError(
+                f"it fails on outputs {list(outputs.shape)} and targets {list(y.shape)} ({error})",
+                where=where,
+                remedy="Check the loss and the shape of the target",
+            ) from error
+        if not isinstance(found, torch.Tensor) or found.shape != (model.batch,) or not found.is_floating_point():
+            shape = list(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
+            raise ExportError(
+                f"it gives {shape}, not a number for each of the {model.batch} examples",
+                where=where,
+                remedy="Average over everything but the first axis: reduction='none', then .flatten(1).mean(1)",
+            )

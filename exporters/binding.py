@@ -13,7 +13,12 @@ from edgepfl.algorithms import Algorithm, hyperparameters
 from edgepfl.errors import PlanError
 from edgepfl.plan import Entry, Kind, Port, Role, SlotPlan, TensorSpec
 from edgepfl.tree import Tree, Trees
+from exporters.minibatch import ModelMinibatch
 from exporters.model import Model
+from exporters.statistics import Measured
+
+DROPOUT = "dropout"
+"""The NOISE slot of the model's own layers."""
 
 _KNOWN = (Role.DOWN, Role.KEEP, Role.GIVEN)
 READS: Mapping[Entry, tuple[Role, ...]] = {
@@ -67,8 +72,13 @@ class Binding:
 
     @cached_property
     def slots(self) -> dict[str, SlotPlan]:
-        """Each slot's tensors for this model."""
-        return plan.resolve(self.algorithm.slots, self.model.specs, self.model.personal_names, self.hyper)
+        """Each slot's tensors for this model, and the noise that its dropout asks for."""
+        slots = plan.resolve(self.algorithm.slots, self.model.specs, self.model.personal_names, self.hyper)
+        if noise := self.model.noise:
+            if DROPOUT in slots:
+                raise PlanError(f"slot {DROPOUT!r} is taken for the model's dropout", where="slots")
+            slots[DROPOUT] = SlotPlan(Role.NOISE, {f"{i:03}": spec for i, spec in enumerate(noise)})
+        return slots
 
     @property
     def hyper_ports(self) -> tuple[Port, ...]:
@@ -76,14 +86,14 @@ class Binding:
         return tuple(Port(f"hyper:{name}", Kind.HYPER, name, TensorSpec(())) for name in self.hyper)
 
     @property
-    def batch_ports(self) -> tuple[Port, Port, Port]:
-        """The inputs ``x``, ``y`` and ``weight``."""
-        size = self.model.batch
-        return (
-            Port("batch:x", Kind.BATCH, "x", TensorSpec((size, *self.model.input))),
-            Port("batch:y", Kind.BATCH, "y", TensorSpec((size,), "int64")),
-            Port("batch:weight", Kind.BATCH, "weight", TensorSpec((size,))),
-        )
+    def x_ports(self) -> tuple[Port, ...]:
+        """The model's inputs."""
+        return tuple(self._batch_port("x", spec, str(i)) for i, spec in enumerate(self.model.inputs))
+
+    @property
+    def batch_ports(self) -> tuple[Port, ...]:
+        """The model's inputs, the targets and the weights."""
+        return (*self.x_ports, self._batch_port("y", self.model.target), self._batch_port("weight", TensorSpec(())))
 
     @property
     def model_ports(self) -> tuple[Port, ...]:
@@ -130,8 +140,9 @@ class Binding:
                     f"it returns slot {slot!r}; it may return the slots of roles {', '.join(WRITES[entry])}",
                     where=entry,
                 )
-            for name, spec in _matched(f"{entry} returns {slot}", tree, resolved.tensors):
-                yield Port(f"next:{slot}/{name}", Kind.SLOT, slot, spec, name), tree[name]
+            stored = tree.map(lambda tensor: tensor.resolved() if isinstance(tensor, Measured) else tensor)
+            for name, spec in _matched(f"{entry} returns {slot}", stored, resolved.tensors):
+                yield Port(f"next:{slot}/{name}", Kind.SLOT, slot, spec, name), stored[name]
         if entry is Entry.FINISH:
             self._complete(trees)
 
@@ -139,6 +150,26 @@ class Binding:
         """The parameters of one of the models that a device can predict with, as outputs."""
         for tensor, spec in _matched(f"model {name}", params, self.model.specs):
             yield Port(f"model:{name}/{tensor}", Kind.MODEL, name, spec, tensor), params[tensor]
+
+    def minibatch(self, values: Mapping[str, Tensor]) -> ModelMinibatch:
+        """The minibatch in these values."""
+        noise = self.slots[DROPOUT].tensors if DROPOUT in self.slots else {}
+        return ModelMinibatch(
+            self.model,
+            tuple(values[port.name] for port in self.x_ports),
+            values["batch:y"],
+            values["batch:weight"],
+            [values[f"{DROPOUT}/{name}"] for name in noise],
+        )
+
+    def _batch_port(self, group: str, spec: TensorSpec, tensor: str = "") -> Port:
+        return Port(
+            f"batch:{group}{tensor}",
+            Kind.BATCH,
+            group,
+            TensorSpec((self.model.batch, *spec.shape), spec.dtype),
+            tensor,
+        )
 
     def _complete(self, trees: Trees) -> None:
         missing = [name for name, slot in self.slots.items() if slot.role is Role.UP and name not in trees]

@@ -2,14 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import fx, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from exporters.model import Model
+
+
+class Calls:
+    """Which modules are being called; after an error, were when it was raised."""
+
+    def __init__(self) -> None:
+        self._inside: list[nn.Module] = []
+
+    @property
+    def where(self) -> str:
+        """The innermost module, by name and type; empty outside of all."""
+        inside = [module for module in self._inside if not isinstance(module, fx.GraphModule)]
+        if not inside:
+            return ""
+        names = {module: name for name, module in inside[0].named_modules()}
+        return label(names.get(inside[-1], ""), inside[-1])
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[Calls]:
+        """While modules are called."""
+        hooks = [
+            register_module_forward_pre_hook(lambda module, _: self._inside.append(module)),
+            register_module_forward_hook(lambda *_: self._leave()),
+        ]
+        try:
+            yield self
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _leave(self) -> None:
+        self._inside.pop()
+
+
+def label(name: str, module: nn.Module) -> str:
+    """How messages call a module."""
+    return f"module {name or '(whole model)'} ({type(module).__name__})"
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch left it untyped
@@ -31,9 +71,9 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch left 
         self.seen.setdefault(name, self.inside[-1] if self.inside else "the whole model")
         return func(*args, **(kwargs or {}))
 
-    def enter(self, label: str) -> Callable[..., None]:
+    def enter(self, name: str) -> Callable[..., None]:
         """A hook for the start of a module."""
-        return lambda *_: self.inside.append(label)
+        return lambda *_: self.inside.append(name)
 
     def leave(self, *_: object) -> None:
         """A hook for the end of a module."""
@@ -49,12 +89,15 @@ def module_of(model: Model, operator: str) -> str | None:
     """
     watch = _Watch()
     hooks = []
-    for name, module in model.module.named_modules():
-        label = f"module {name or '(whole model)'} ({type(module).__name__})"
-        hooks += [module.register_forward_pre_hook(watch.enter(label)), module.register_forward_hook(watch.leave)]
+    whole = copy.deepcopy(model.module)  # a forward pass moves running statistics
+    for name, module in whole.named_modules():
+        hooks += [
+            module.register_forward_pre_hook(watch.enter(label(name, module))),
+            module.register_forward_hook(watch.leave),
+        ]
     try:
         with torch.no_grad(), watch:
-            nn.Module.__call__(model.module, torch.zeros(model.batch, *model.input))
+            nn.Module.__call__(whole, *model.zeros)
     finally:
         for hook in hooks:
             hook.remove()

@@ -11,17 +11,20 @@ import torch
 
 from edgepfl.algorithms import Algorithm
 from edgepfl.bundle import Bundle
-from edgepfl.errors import ConfigError
-from edgepfl.plan import BatchPlan, Entry, Graph, Kind, Plan, TensorSpec
-from exporters import onnx
+from edgepfl.errors import ConfigError, ExportError
+from edgepfl.plan import BatchPlan, Entry, Graph, Kind, Plan
+from exporters import executorch, onnx, xnnpack_layers
 from exporters.admission import admit
 from exporters.binding import Binding
 from exporters.check import Checked, Run, check, generator
+from exporters.decompositions import Table, complete
 from exporters.draws import Draws
 from exporters.eager import EagerRunner
 from exporters.entries import entry_functions
+from exporters.executorch_runner import PoisonedExecutorch
 from exporters.graph import TracedGraph, trace
 from exporters.model import Model
+from exporters.native import onnx_table
 from exporters.ort import PoisonedOnnx
 
 Progress = Callable[[str, Entry], None]
@@ -33,8 +36,18 @@ def _onnx(traced: TracedGraph, model: Model) -> tuple[bytes, Run]:
     return data, PoisonedOnnx(data, traced.ports).run
 
 
-RUNTIMES: Mapping[str, Callable[[TracedGraph, Model], tuple[bytes, Run]]] = MappingProxyType({"onnx": _onnx})
+def _executorch(traced: TracedGraph, model: Model) -> tuple[bytes, Run]:
+    data = executorch.export(traced, model)
+    return data, PoisonedExecutorch(data, traced.ports).run
+
+
+RUNTIMES: Mapping[str, Callable[[TracedGraph, Model], tuple[bytes, Run]]] = MappingProxyType(
+    {"onnx": _onnx, "executorch": _executorch}
+)
 """Runtime to what makes its graph and runs it for the check."""
+
+TABLES: Mapping[str, Callable[[], Table]] = MappingProxyType({"onnx": onnx_table, "executorch": xnnpack_layers.table})
+"""Runtime to how its graphs are traced: what is fast on one is slow on another."""
 
 
 def build(
@@ -66,11 +79,13 @@ def build(
     binding = Binding(algorithm, model)
     exported: dict[str, dict[Entry, bytes]] = {}
     golden: dict[Entry, bytes] = {}
+    borders: dict[Entry, Graph] = {}
     with _one_thread():
-        traced = _traced(binding, tell)
         for runtime in runtimes:
+            traced = _traced(binding, TABLES.get(runtime, complete)(), tell)
+            borders = _same(borders, {entry: graph.ports for entry, graph in traced.items()}, runtime)
             exported[runtime], golden = _exported(runtime, traced, binding, tell)
-    plan = plan_of(binding, {entry: graph.ports for entry, graph in traced.items()})
+    plan = plan_of(binding, borders)
     return Bundle(plan, model.parameters.map(torch.Tensor.numpy), exported, golden)
 
 
@@ -85,7 +100,7 @@ def plan_of(binding: Binding, graphs: dict[Entry, Graph]) -> Plan:
         server={name: _plain(getattr(algorithm, name)) for name in binding.fields("server")},
         slots=binding.slots,
         graphs=graphs,
-        batch=BatchPlan(model.batch, TensorSpec(model.input), TensorSpec((), "int64")),
+        batch=BatchPlan(model.batch, model.inputs, model.target),
         model=model.specs,
         models=tuple(dict.fromkeys(port.group for port in outputs if port.kind is Kind.MODEL)),
         personal=model.personal_names,
@@ -94,11 +109,21 @@ def plan_of(binding: Binding, graphs: dict[Entry, Graph]) -> Plan:
     )
 
 
-def _traced(binding: Binding, tell: Progress) -> dict[Entry, TracedGraph]:
+def _same(known: dict[Entry, Graph], borders: dict[Entry, Graph], runtime: str) -> dict[Entry, Graph]:
+    """One plan serves every runtime, so their graphs have one border."""
+    for entry, border in known.items():
+        if border != borders[entry]:
+            raise ExportError(
+                f"the {runtime} graph has another border than the others", where=entry, remedy="Report it"
+            )
+    return borders
+
+
+def _traced(binding: Binding, table: Table, tell: Progress) -> dict[Entry, TracedGraph]:
     traced = {}
     for entry, function in entry_functions(binding).items():
         tell("trace", entry)
-        traced[entry] = trace(function)
+        traced[entry] = trace(function, table)
     return traced
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import hashlib
 import os
 import sys
@@ -13,17 +14,30 @@ from pathlib import Path
 from edgepfl import algorithms, bundle
 from edgepfl.bundle import Bundle
 from edgepfl.errors import ConfigError
-from edgepfl.plan import Entry, Shape
+from edgepfl.plan import Entry, ExampleSpec, Shape
 
 _EPILOG = """\
 examples:
   edgepfl export --model exporters.zoo:cnn1d --algorithm ditto -o watch.bundle
-  edgepfl export --model my_models:make_net --input 6,100 --classes 7 \\
+  edgepfl export --model my_models:make_net --input 6,100 \\
       --algorithm fedper --personal 'head.*' --set lr=0.1 -o watch.bundle
+  edgepfl export --model torchvision.models:resnet18 --model-arg num_classes=10 --input 3,32,32 \\
+      --algorithm fedavg --runtimes onnx,executorch -o resnet.bundle
+  edgepfl export --model my_models:Forecast --input 24,3 --input 8:int64 --loss huber --metric mae \\
+      --algorithm apfl -o forecast.bundle
 
---model names a function or class that takes no arguments and gives a torch.nn.Module
-for inputs of shape (batch, *input).  It may instead give an exporters.model.Model,
-which knows its own --input and --classes.
+--model names a function or class that gives a torch.nn.Module for one minibatch of each
+--input, or an exporters.model.Model, which knows its own inputs and loss.  An input is a
+shape without the batch, then its type, float32 unless said, and of int64 how many values
+there are: 20:int64:1000 is 20 numbers from 0 to 999.
+
+--loss is cross_entropy (targets are classes), mse, huber or bce (targets are numbers of
+the outputs' shape; of bce from 0 to 1), or a function of yours that gives a loss for each
+example: (outputs, targets) -> (batch,).  --metric is likewise judged on each device's
+test data: accuracy, binary_accuracy, mae, mse, or a function.
+
+The module trains in the mode it is in: what it set to .eval() stays so.  Running statistics
+of batch normalisation travel with the parameters; --personal 'bn*' keeps them on the device.
 
 The hyperparameters that an algorithm annotates as Scalar (lr, lam, ...) stay inputs of
 the graphs: --set only gives their defaults, and a run may change them without a new export.
@@ -61,9 +75,32 @@ def _parser() -> argparse.ArgumentParser:
     add("--model", required=True, metavar="MODULE:FACTORY", help="what makes the model, such as exporters.zoo:cnn1d")
     add("--algorithm", required=True, metavar="NAME", help=f"one of {', '.join(algorithms.names())}")
     add("-o", "--output", required=True, type=Path, metavar="FILE", help="the bundle to write")
-    add("--input", type=_sizes, metavar="SIZES", help="shape of one example, such as 6,100")
-    add("--classes", type=int, metavar="N", help="number of classes")
-    add("--loss", default="cross_entropy", metavar="NAME", help="the loss (default: %(default)s)")
+    add(
+        "--input",
+        action="append",
+        default=[],
+        type=_spec,
+        metavar="SHAPE[:TYPE[:VALUES]]",
+        help="what one example has of an input, such as 6,100 or 20:int64; once for each input",
+    )
+    add("--target", type=_spec, metavar="SHAPE[:TYPE]", help="what it has of the target, where the loss does not tell")
+    add("--loss", metavar="NAME", help="cross_entropy (the default), mse, huber, bce or MODULE:FUNCTION")
+    add("--metric", action="append", default=[], metavar="NAME", help="reported besides the loss; may be repeated")
+    add(
+        "--model-arg",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="an argument of the factory; may be repeated",
+    )
+    add("--weights", type=Path, metavar="FILE", help="initial parameters: a .safetensors file or a state_dict")
+    add(
+        "--runtimes",
+        type=lambda text: tuple(text.split(",")),
+        default=("onnx",),
+        metavar="NAMES",
+        help="onnx, executorch or both with a comma between (default: onnx)",
+    )
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="a hyperparameter; may be repeated")
     add(
         "--personal",
@@ -78,11 +115,28 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _sizes(text: str) -> tuple[int, ...]:
+def _spec(text: str) -> ExampleSpec:
+    shape, _, kind = text.partition(":")
+    dtype, _, high = kind.partition(":")
     try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not sizes separated by commas, such as 6,100") from None
+        sizes = tuple(int(part) for part in shape.split(",") if part)
+        return ExampleSpec(sizes, dtype or "float32", high=int(high or 0))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not like 6,100 or 20:int64:1000 ({error})") from None
+
+
+def _arguments(texts: Sequence[str]) -> dict[str, object]:
+    """``KEY=VALUE`` s of a factory, the values as Python writes them, or else text."""
+    arguments: dict[str, object] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key.isidentifier():
+            raise ConfigError(f"{text!r} is not KEY=VALUE", where="--model-arg")
+        try:
+            arguments[key] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            arguments[key] = value
+    return arguments
 
 
 def _export(arguments: argparse.Namespace) -> Bundle:
@@ -91,28 +145,32 @@ def _export(arguments: argparse.Namespace) -> Bundle:
         raise ConfigError("the folder to write to does not exist", where=str(arguments.output))
     # torch takes seconds to import, and --help needs none of it.
     from exporters.build import build  # noqa: PLC0415  see above
-    from exporters.source import load_model  # noqa: PLC0415  see above
+    from exporters.source import Wanted, load_model  # noqa: PLC0415  see above
 
-    model = load_model(
-        arguments.model,
-        input_shape=arguments.input,
-        classes=arguments.classes,
-        batch=arguments.batch,
+    wanted = Wanted(
+        path=arguments.model,
+        arguments=_arguments(arguments.model_arg),
+        inputs=arguments.input,
+        target=arguments.target,
         loss=arguments.loss,
+        metrics=tuple(arguments.metric),
+        batch=arguments.batch,
         personal=tuple(arguments.personal),
         seed=arguments.seed,
+        weights=arguments.weights,
     )
-    if not arguments.personal and any(slot.shape is Shape.PERSONAL for slot in algorithm.slots.values()):
+    model = load_model(wanted)
+    if not model.personal and any(slot.shape is Shape.PERSONAL for slot in algorithm.slots.values()):
         raise ConfigError(
             f"{arguments.algorithm} keeps a part of the model on the device, and none is named",
             where="--personal",
             remedy=f"Name it with patterns; the model has {', '.join(model.specs)}",
         )
-    return build(algorithm, model, progress=None if arguments.quiet else _progress)
+    return build(algorithm, model, runtimes=arguments.runtimes, progress=None if arguments.quiet else _progress)
 
 
 def _progress(stage: str, entry: Entry) -> None:
-    print(f"{stage:>6} {entry}", file=sys.stderr)
+    print(f"{stage:>10} {entry}", file=sys.stderr)
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -135,9 +193,9 @@ def _write(path: Path, data: bytes) -> None:
 
 def _tell(made: Bundle, data: bytes, path: Path) -> None:
     plan = made.plan
-    graphs = sum(len(graph) for graph in made.graphs["onnx"].values())
+    sizes = ", ".join(f"{runtime} {sum(map(len, files.values())):,}" for runtime, files in made.graphs.items())
     parameters = sum(spec.size for spec in plan.model.values())
     print(
         f"{path}: {plan.algorithm} on {plan.title}, {parameters:,} parameters, {len(plan.graphs)} graphs "
-        f"({graphs:,} bytes), {len(data):,} bytes in all, sha256 {hashlib.sha256(data).hexdigest()[:16]}"
+        f"(bytes: {sizes}), {len(data):,} bytes in all, sha256 {hashlib.sha256(data).hexdigest()[:16]}"
     )

@@ -14,6 +14,10 @@ from torch import Tensor
 from edgepfl.errors import ExportError
 from exporters.windows import Axis, gather, scatter
 
+_FEW = 8
+"""Below one channel to so many positions along the last axis, windows are faster to copy position by position: a copy
+of so few channels at a time costs 450 microseconds instead of 150 for 32 pictures of 28x28 and a kernel of 5x5."""
+
 
 def convolution(
     x: Tensor,
@@ -58,7 +62,10 @@ def convolution_backward(
         rows = split @ _matrix(weight, groups).transpose(-1, -2)
         in_x = _unrows(rows, axes, groups, x.shape, grad.shape[2:])
     if output_mask[1]:
-        matrix = _rows(x, axes, groups).transpose(-1, -2) @ split
+        rows = _rows(x, axes, groups)
+        # Either product gives the same; a transposition costs least on the side that was made by it.
+        few = _few(x, axes, groups)
+        matrix = rows.transpose(-1, -2) @ split if few else (split.transpose(-1, -2) @ rows).transpose(-1, -2)
         in_weight = _unmatrix(matrix, weight.shape, groups)
     if output_mask[2]:
         in_bias = flat.sum(0)
@@ -84,11 +91,18 @@ def _at(i: int, *settings: Sequence[int]) -> list[int]:
 
 def _rows(x: Tensor, axes: Sequence[Axis], groups: int) -> Tensor:
     """The windows: ``(positions, kernel * in)``, or with a leading axis of groups."""
+    if _few(x, axes, groups):
+        taps = gather(x.transpose(0, 1), axes, first=2)
+        return torch.cat([tap.flatten(1) for tap in taps]).transpose(0, 1)
     taps = gather(_channels_last(x), axes)
     if groups == 1:
         return torch.cat(taps, -1).flatten(0, -2)
     stacked = torch.stack(taps, -2).flatten(0, -3)  # (positions, kernel, in)
     return stacked.reshape(*stacked.shape[:2], groups, -1).permute(2, 0, 1, 3).flatten(2)
+
+
+def _few(x: Tensor, axes: Sequence[Axis], groups: int) -> bool:
+    return groups == 1 and x.shape[1] * _FEW <= axes[-1].length(x.shape[-1])
 
 
 def _unrows(rows: Tensor, axes: Sequence[Axis], groups: int, shape: torch.Size, lengths: torch.Size) -> Tensor:
@@ -103,14 +117,14 @@ def _unrows(rows: Tensor, axes: Sequence[Axis], groups: int, shape: torch.Size, 
 def _matrix(weight: Tensor, groups: int) -> Tensor:
     """``(out, in / groups, *kernel)`` -> ``(kernel * in, out)``, or with a leading axis of groups."""
     if groups == 1:
-        return weight.flatten(2).permute(2, 1, 0).flatten(0, 1)
+        return weight.flatten(2).permute(0, 2, 1).flatten(1).transpose(0, 1)
     return weight.reshape(groups, -1, weight.shape[1], weight[0, 0].numel()).permute(0, 3, 2, 1).flatten(1, 2)
 
 
 def _unmatrix(matrix: Tensor, shape: torch.Size, groups: int) -> Tensor:
     """The inverse of :func:`_matrix`."""
     if groups == 1:
-        return matrix.reshape(-1, shape[1], shape[0]).permute(2, 1, 0).reshape(shape)
+        return matrix.transpose(0, 1).reshape(shape[0], -1, shape[1]).permute(0, 2, 1).reshape(shape)
     return matrix.reshape(groups, -1, shape[1], matrix.shape[2]).permute(0, 3, 2, 1).reshape(shape)
 
 

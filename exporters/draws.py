@@ -6,6 +6,7 @@ would drown in the parameters it is subtracted from.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
@@ -53,6 +54,22 @@ class Draws:
             for name, array in feeds.items()
         }
 
+    def other_padding(self, feeds: Mapping[str, Array]) -> tuple[int, dict[str, Array]]:
+        """The same inputs with other rows where :attr:`Padding.SOME` has padding, and how many rows stay."""
+        kept = self._real
+        other = dict(feeds)
+        for port in self._binding.batch_ports:
+            if port.name in feeds and port.group != "weight":
+                fresh = _rounded(self._example(port))
+                other[port.name] = np.concatenate([feeds[port.name][:kept], fresh[kept:]])
+        return kept, other
+
+    @property
+    def _real(self) -> int:
+        """The rows that :attr:`Padding.SOME` leaves."""
+        size = self._binding.model.batch
+        return size - max(size // 3, int(size > 1))
+
     def _draw(self, port: Port, weight: Array) -> Array:
         shape = port.spec.shape
         match port.kind:
@@ -80,14 +97,15 @@ class Draws:
         return params + 0.1 * scale * self._rng.standard_normal(params.shape)
 
     def _batch(self, port: Port, weight: Array) -> Array:
-        counts = weight.reshape(-1, *[1] * (len(port.spec.shape) - 1)) > 0  # padding rows are zeros, as the agent pads
-        match port.group:
-            case "x":
-                return self._rng.standard_normal(port.spec.shape) * counts
-            case "y":
-                return self._rng.integers(0, self._binding.model.classes, port.spec.shape) * counts
-            case _:
-                return weight
+        counts = weight.reshape(-1, *[1] * (len(port.spec.shape) - 1)) > 0  # padding rows are zeros here
+        return weight if port.group == "weight" else self._example(port) * counts
+
+    def _example(self, port: Port) -> Array:
+        model = self._binding.model
+        spec = model.inputs[int(port.tensor)] if port.group == "x" else model.target
+        if spec.dtype == "int64":
+            return self._rng.integers(0, spec.high or 2, port.spec.shape)
+        return self._rng.standard_normal(port.spec.shape)
 
     def _weight(self, padding: Padding) -> Array:
         size = self._binding.model.batch
@@ -95,7 +113,7 @@ class Draws:
             case Padding.NONE:
                 return np.ones(size)
             case Padding.SOME:
-                return (np.arange(size) < size - size // 3).astype(np.float64)
+                return (np.arange(size) < self._real).astype(np.float64)
             case Padding.RAGGED:
                 return self._rng.uniform(0.5, 2.0, size)
             case Padding.ALL:

@@ -30,7 +30,7 @@ class EagerRunner:
 
     def __init__(self, algorithm: Algorithm, model: Model, *, dtype: torch.dtype = torch.float32) -> None:
         self._dtype = dtype
-        self.functions = entry_functions(Binding(algorithm, model.to(dtype)))
+        self.functions = entry_functions(Binding(algorithm, model))
 
     def run(self, entry: Entry, feeds: Arrays) -> dict[str, NDArray[Any]]:
         """The outputs of one graph.

@@ -13,6 +13,7 @@ from edgepfl.plan import Entry, Kind, Port, TensorSpec
 from edgepfl.tree import Tree
 from exporters.binding import Binding
 from exporters.minibatch import ModelMinibatch
+from exporters.model import Inputs
 
 Values = Mapping[str, Tensor]
 """Port name to tensor."""
@@ -75,7 +76,7 @@ def _minibatch(binding: Binding, entry: Entry) -> EntryFunction:
     """``inner``, ``step`` and ``tune``: slots and a minibatch in, slots out; ``step`` tells its loss too."""
 
     def call(values: Values) -> Outputs:
-        batch = ModelMinibatch(binding.model, *(values[port.name] for port in binding.batch_ports))
+        batch = binding.minibatch(values)
         function = getattr(binding.tuned(values), entry.value)
         outputs = list(binding.slot_outputs(entry, function(binding.trees(entry, values), batch)))
         return [*outputs, _loss(batch)] if entry is Entry.STEP else outputs
@@ -100,24 +101,27 @@ def _evaluate(binding: Binding, entry: Entry) -> EntryFunction:
     model = binding.model
 
     def call(values: Values) -> Outputs:
-        x, y, weight = (values[port.name] for port in binding.batch_ports)
-        logits = model.outputs(_params(binding, values), x)
-        correct = (logits.argmax(1) == y).to(weight.dtype)
-        sums = {"loss": weight * model.losses(logits, y), "correct": weight * correct, "weight": weight}
-        return [(_metric(name), terms.sum()) for name, terms in sums.items()]
+        y, weight = values["batch:y"], values["batch:weight"]
+        outputs = model.outputs(_params(binding, values), _inputs(binding, values))
+        judged = {name: judge(outputs, y) for name, judge in {"loss": model.loss, **model.metrics}.items()}
+        sums = {name: (weight * numbers).sum() for name, numbers in judged.items()} | {"weight": weight.sum()}
+        return [(_metric(name), total) for name, total in sums.items()]
 
     return EntryFunction(entry, (*binding.model_ports, *binding.batch_ports), call)
 
 
 def _predict(binding: Binding, entry: Entry) -> EntryFunction:
     """Parameters and inputs in, the model's outputs out."""
-    x = binding.batch_ports[0]
 
     def call(values: Values) -> Outputs:
-        logits = binding.model.outputs(_params(binding, values), values[x.name])
-        return [(Port(OUTPUT, Kind.OUTPUT, OUTPUT, TensorSpec(tuple(logits.shape))), logits)]
+        outputs = binding.model.outputs(_params(binding, values), _inputs(binding, values))
+        return [(Port(OUTPUT, Kind.OUTPUT, OUTPUT, TensorSpec(tuple(outputs.shape))), outputs)]
 
-    return EntryFunction(entry, (*binding.model_ports, x), call)
+    return EntryFunction(entry, (*binding.model_ports, *binding.x_ports), call)
+
+
+def _inputs(binding: Binding, values: Values) -> Inputs:
+    return tuple(values[port.name] for port in binding.x_ports)
 
 
 def _params(binding: Binding, values: Values) -> Tree:

@@ -18,6 +18,7 @@ import torch
 from edgepfl.errors import ExportError
 from edgepfl.plan import Port
 from exporters.blame import module_of
+from exporters.fusion import fuse_updates
 from exporters.graph import TracedGraph
 from exporters.model import Model
 
@@ -38,7 +39,7 @@ def export(traced: TracedGraph, model: Model | None = None) -> bytes:
     """
     try:
         with _quiet(), _library_parsed_once():
-            program = torch.export.export(traced.module, traced.example)
+            program = torch.export.export(fuse_updates(traced.module), traced.example)
             exported = torch.onnx.export(program, dynamo=True, verbose=False)
     except Exception as error:  # torch raises whatever its passes raise
         raise _untranslated(error, traced, model) from error

@@ -32,7 +32,7 @@ def max_pool(
     """
     flat, axes = _flat(x, _axes(kernel, stride, padding, dilation))
     _refuse_ceil(flat, axes, ceil_mode=ceil_mode)
-    pooled = reduce(torch.maximum, gather(flat, axes, fill=-torch.inf))
+    pooled = _stages(flat, axes)[0]
     whole = _whole(pooled, x.dim())
     return whole, torch.zeros_like(whole, dtype=torch.bool)
 
@@ -49,10 +49,13 @@ def max_pool_backward(
 ) -> Tensor:
     """``aten.max_pool2d_with_indices_backward``: the gradient goes to the first maximum of each window."""
     flat, axes = _flat(x, _axes(kernel, stride, padding, dilation))
-    taps = gather(flat, axes, fill=-torch.inf)
     coming, _ = _flat(grad, [_ONE, _ONE], squeezed=len(axes) == 1)
-    shares = [coming * mask for mask in _first_maximum(taps)]
-    return _whole(scatter(shares, axes, flat.shape[1:-1]), x.dim())
+    stages = _stages(flat, axes)
+    for dim, axis in enumerate(axes, start=1):
+        greatest, before = stages[dim - 1], stages[dim]
+        taps = gather(before, [axis], fill=-torch.inf, first=dim)
+        coming = scatter(_shares(coming, taps, greatest), [axis], [before.shape[dim]], first=dim)
+    return _whole(coming, x.dim())
 
 
 def avg_pool(
@@ -89,6 +92,28 @@ def avg_pool_backward(
     for axis in axes:
         count *= axis.kernel
     return _whole(scatter([share] * count, axes, flat.shape[1:-1]), x.dim())
+
+
+def _stages(flat: Tensor, axes: Sequence[Axis]) -> list[Tensor]:
+    """The maxima along every axis, along all but the first, ..., along none.
+
+    Axis by axis from the last one, the first of a window's maxima is still the one that torch takes, and there are
+    fewer taps than positions in the window.
+    """
+    stages = [flat]
+    for dim in range(len(axes), 0, -1):
+        taps = gather(stages[0], [axes[dim - 1]], fill=-torch.inf, first=dim)
+        stages.insert(0, reduce(torch.maximum, taps))
+    return stages
+
+
+def _shares(coming: Tensor, taps: Sequence[Tensor], greatest: Tensor) -> list[Tensor]:
+    """What each tap gets of the gradient: all of it where it is the first of the greatest, and else nothing."""
+    shares: list[Tensor] = []
+    for tap in taps[:-1]:
+        shares.append(coming * (tap >= greatest).to(tap.dtype))
+        coming = coming - shares[-1]
+    return [*shares, coming]
 
 
 def _first_maximum(taps: Sequence[Tensor]) -> list[Tensor]:

@@ -31,33 +31,41 @@ class Axis:
         return (size + 2 * self.padding - self.dilation * (self.kernel - 1) - 1) // self.stride + 1
 
 
-def gather(x: Tensor, axes: Sequence[Axis], *, fill: float = 0.0) -> list[Tensor]:
+def gather(x: Tensor, axes: Sequence[Axis], *, fill: float = 0.0, first: int = 1) -> list[Tensor]:
     """The taps of a window.
 
     Args:
         x: ``(rows, *sizes, channels)``.
         axes: one for each of ``sizes``.
         fill: the value of padding.
+        first: the first of ``sizes``, where they do not begin at 1.
 
     Returns:
         One ``(rows, *lengths, channels)`` for each position in the kernel, the last axis fastest.
     """
     taps = [x]
-    for dim, axis in enumerate(axes, start=1):
+    for dim, axis in enumerate(axes, start=first):
         taps = [tap for tensor in taps for tap in _gather(tensor, dim, axis, fill)]
     return taps
 
 
-def scatter(taps: Sequence[Tensor], axes: Sequence[Axis], sizes: Sequence[int]) -> Tensor:
+def scatter(taps: Sequence[Tensor], axes: Sequence[Axis], sizes: Sequence[int], *, first: int = 1) -> Tensor:
     """The adjoint of :func:`gather` with zero fill: each tap added where it was taken from.
+
+    Args:
+        taps: as :func:`gather` gives them.
+        axes: one for each of ``sizes``.
+        sizes: of what was gathered from.
+        first: the first of ``sizes``, where they do not begin at 1.
 
     Returns:
         ``(rows, *sizes, channels)``.
     """
     parts = list(taps)
-    for dim in range(len(axes), 0, -1):
-        axis, size = axes[dim - 1], sizes[dim - 1]
-        parts = [_scatter(parts[i : i + axis.kernel], dim, axis, size) for i in range(0, len(parts), axis.kernel)]
+    for i in reversed(range(len(axes))):
+        axis, size = axes[i], sizes[i]
+        groups = [parts[start : start + axis.kernel] for start in range(0, len(parts), axis.kernel)]
+        parts = [_scatter(group, first + i, axis, size) for group in groups]
     (whole,) = parts
     return whole
 

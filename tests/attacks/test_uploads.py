@@ -10,12 +10,12 @@ import pytest
 from coordinator.screen import screen
 from edgepfl import codec
 from edgepfl.errors import CodecError
-from edgepfl.plan import BatchPlan, Plan, Reduce, TensorSpec, down, keep, resolve, up
+from edgepfl.plan import BatchPlan, ExampleSpec, Plan, Reduce, TensorSpec, down, keep, resolve, up
 from edgepfl.tree import Tree, Trees
 
 MODEL = {"bias": TensorSpec((2,)), "weight": TensorSpec((3, 2))}
 SLOTS = resolve({"w": down(), "v": keep(first="w"), "delta": up(Reduce.MEAN)}, MODEL, ())
-PLAN = Plan("ditto", {}, {}, {}, SLOTS, {}, BatchPlan(4, TensorSpec((3,)), TensorSpec(())), MODEL, ("own",))
+PLAN = Plan("ditto", {}, {}, {}, SLOTS, {}, BatchPlan(4, (ExampleSpec((3,)),), ExampleSpec(())), MODEL, ("own",))
 
 
 def delta(fill: float = 0.5, *, at: float | None = None, dtype: type[np.generic] = np.float32) -> Tree:

@@ -47,7 +47,7 @@ def test_the_golden_vectors_replay_on_onnx_runtime(name: str) -> None:
     bundle = unpack(exported(name).data)
     runner = OnnxRunner(bundle)
     for entry, graph in bundle.plan.graphs.items():
-        given, expected = golden_vectors(graph, bundle.golden[entry], where=entry)
+        given, expected, _ = golden_vectors(graph, bundle.golden[entry], where=entry)
         found = runner.run(entry, dict(given))
         assert found.keys() == expected.keys()
         for port, wanted in expected.items():

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from _exported import DEVICES, EVERY, exported, rates
-from _federation import Federation, Values, assert_equal, assert_same_bits, differ, named
+from _federation import Federation, assert_equal, assert_same_bits, differ
 
 from coordinator import updater
 from coordinator.journal import specs_of
 from edgepfl import codec
 from edgepfl.plan import MODEL, Role
 from edgepfl.tree import Trees
+from simulators.federation import Values, named
 
 
 def through_bytes(trees: Trees) -> Trees:

@@ -7,7 +7,7 @@ import dataclasses
 import msgspec
 import pytest
 from _exported import DEVICES, EVERY, Exported, exported
-from _federation import Federation, Values, assert_near, differ, eager
+from _federation import Federation, assert_near, differ, eager
 
 from coordinator import updater
 from edgepfl.algorithms import Algorithm, hyperparameters, load
@@ -18,6 +18,7 @@ from exporters.binding import Binding
 from exporters.eager import EagerRunner
 from exporters.entries import Values as Tensors
 from exporters.entries import entry_functions
+from simulators.federation import Values
 
 SCALARS = [
     (name, scalar) for name in EVERY for scalar, role in hyperparameters(load(name)).items() if role == "runtime"

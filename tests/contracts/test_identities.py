@@ -9,10 +9,11 @@ from __future__ import annotations
 import dataclasses
 
 from _exported import DEVICES, exported
-from _federation import COHORTS, STEPS, Federation, Values, assert_equal, assert_near, differ, named
+from _federation import COHORTS, STEPS, Federation, assert_equal, assert_near, differ
 
 from edgepfl.plan import Entry
 from edgepfl.tree import Tree
+from simulators.federation import Values, named
 
 CENTRE, CHANGE = "w", "delta"
 

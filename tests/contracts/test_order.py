@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 from _exported import DEVICES, EVERY, exported
-from _federation import Federation, Values, assert_same_bits, named
+from _federation import Federation, assert_same_bits
 
 from coordinator.reduction import Reduction, Upload
 from coordinator.updater import next_state
 from edgepfl.plan import Reduce, Role, SlotPlan, Weighting
 from edgepfl.seeds import generator
 from edgepfl.tree import Tree, Trees
+from simulators.federation import Values, named
 
 COUNTS = {"pi-1": 10, "pi-2": 10, "pi-3": 7, "pi-4": 13}
 SCALES = {"pi-1": 1e17, "pi-2": -1e17, "pi-3": 1.0, "pi-4": 1.0}  # the large two cancel, and swallow what they meet
@@ -68,10 +69,10 @@ def test_means_are_weighted_as_the_algorithm_says_and_sums_are_not(name: str) ->
     federation = Federation(exported(name))
     slots, uniform = federation.plan.by_role(Role.UP), federation.algorithm.weighting is Weighting.UNIFORM
     reduction = Reduction(slots, DEVICES, federation.algorithm.weighting)
-    weights = {device: 1.0 if uniform else len(examples.train_x) for device, examples in DEVICES.items()}
+    weights = {device: 1.0 if uniform else examples.count for device, examples in DEVICES.items()}
     uploads = {device: federation.train(device).upload for device in DEVICES}
     for device, trees in uploads.items():
-        reduction.offer(device, Upload(len(DEVICES[device].train_x), 5, lambda trees=trees: trees))  # type: ignore[misc]  # the default binds it now
+        reduction.offer(device, Upload(DEVICES[device].count, 5, lambda trees=trees: trees))  # type: ignore[misc]  # the default binds it now
     got = reduction.close(sorted(DEVICES))
     assert got.total.keys() | got.stack.keys() == slots.keys()
     for slot, tree in got.total.items():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from _exported import BATCH, EVERY, examples, exported
 from _federation import Federation, assert_same_bits
+from _inputs import only
 from numpy.typing import NDArray
 
 from device_agent.evaluate import evaluate
@@ -34,11 +35,11 @@ def test_what_stands_in_a_padding_row_changes_no_bit_of_any_graphs_outputs(name:
     }
     assert weighted
     for entry, graph in weighted.items():
-        given, _ = golden_vectors(graph, bundle.golden[entry], where=entry)
+        given = golden_vectors(graph, bundle.golden[entry], where=entry).feeds
         padding = given["batch:weight"] == 0
         assert padding.any()
         garbage = {port: np.array(array) for port, array in given.items()}
-        garbage["batch:x"][padding] = 7.5
+        garbage["batch:x0"][padding] = 7.5
         garbage["batch:y"][padding] = 2
         assert_same_bits(dict(runner.run(entry, garbage)), dict(runner.run(entry, dict(given))))
 
@@ -84,7 +85,7 @@ def test_an_epoch_of_fedavg_is_exact_for_every_number_of_examples(count: int) ->
     federation = Federation(exported("fedavg"))
     data = examples("pi-9", count, 6).fit(federation.plan)
     w: Params = {name: np.asarray(array, np.float64) for name, array in federation.state["w"].items()}
-    expected, loss = one_epoch(w, data.train_x.astype(np.float64), data.train_y)
+    expected, loss = one_epoch(w, only(data.train_x).astype(np.float64), data.train_y)
     start = Start(federation.state, None, {"lr": LR}, SEED)
     result = federation.interpreter.train(start, data, -(-count // BATCH))
     for name, array in result.upload["delta"].items():
@@ -98,7 +99,7 @@ def test_an_evaluation_is_exact_for_every_number_of_examples(count: int) -> None
     federation = Federation(exported("fedavg"))
     data = examples("pi-9", 5, count).fit(federation.plan)
     w: Params = {name: np.asarray(array, np.float64) for name, array in federation.state["w"].items()}
-    x, y = data.test_x.astype(np.float64), data.test_y
+    x, y = only(data.test_x).astype(np.float64), data.test_y
     found = evaluate(federation.interpreter, Start(federation.state, None, {}, SEED), data, 0)
     assert found.metrics["loss.global"] == pytest.approx(mean_loss(w, x, y), rel=1e-5)
     assert found.metrics["accuracy.global"] == pytest.approx(float((forward(w, x)[1].argmax(1) == y).mean()))

@@ -106,7 +106,7 @@ def performed(subject: Exported, federation: Federation, keep: bytes | None) -> 
     down = codec.encode(updater.downloads(federation.algorithm, federation.state, "pi-1"))
     task = tasks.make(
         "contract",
-        RunConfig(steps=STEPS, seed=federation.seed, evaluate_every=1, hyper=subject.settings()),
+        RunConfig(steps=STEPS, seed=federation.setting.seed, evaluate_every=1, hyper=subject.settings()),
         federation.algorithm,
         federation.plan,
         number=len(federation.history) + 1,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from edgepfl import algorithms
-from edgepfl.plan import BatchPlan, Plan, TensorSpec, Weighting, resolve
+from edgepfl.plan import BatchPlan, ExampleSpec, Plan, TensorSpec, Weighting, resolve
 
 MODEL = {"body.bias": TensorSpec((2,)), "head.weight": TensorSpec((3, 2))}
 
@@ -21,5 +21,5 @@ def plan_of(name: str, **settings: float) -> Plan:
         values[role][field] = str(value) if isinstance(value, Weighting) else value
     personal = ("head.weight",) if name == "fedper" else ()
     slots = resolve(kind.slots, MODEL, personal, values["runtime"])
-    batch = BatchPlan(4, TensorSpec((3,)), TensorSpec((), "int64"))
+    batch = BatchPlan(4, (ExampleSpec((3,)),), ExampleSpec((), "int64", high=3))
     return Plan(name, values["fixed"], values["runtime"], values["server"], slots, {}, batch, MODEL, ("own",), personal)

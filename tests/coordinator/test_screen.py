@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as arrays
 from coordinator.screen import check_report, screen
 from edgepfl import codec
 from edgepfl.errors import CodecError
-from edgepfl.plan import BatchPlan, Plan, Reduce, Shape, TensorSpec, down, keep, resolve, up
+from edgepfl.plan import BatchPlan, ExampleSpec, Plan, Reduce, Shape, TensorSpec, down, keep, resolve, up
 from edgepfl.tree import Tree
 from edgepfl.wire import BlobRef, Report
 
@@ -23,7 +23,7 @@ SLOTS = resolve(
     {"w": down(), "v": keep(first="w"), "delta": up(Reduce.MEAN), "spread": up(Reduce.SUM, Shape.SCALAR)}, MODEL, ()
 )
 MOST = 1000
-PLAN = Plan("toy", {}, {}, {}, SLOTS, {}, BatchPlan(4, TensorSpec((3,)), TensorSpec(())), MODEL, ("own",))
+PLAN = Plan("toy", {}, {}, {}, SLOTS, {}, BatchPlan(4, (ExampleSpec((3,)),), ExampleSpec(())), MODEL, ("own",))
 BYTES = 4 * (2 + 6 + 1)
 FLOATS = arrays.arrays(np.float32, 9, elements=st.floats(-1e9, 1e9, width=32))
 

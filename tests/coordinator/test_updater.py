@@ -15,7 +15,7 @@ from coordinator import updater
 from edgepfl import algorithms
 from edgepfl.algorithms import Algorithm, Cohort
 from edgepfl.errors import ConfigError, EdgepflError, RunError
-from edgepfl.plan import Plan, Weighting
+from edgepfl.plan import Plan, Role, SlotPlan, TensorSpec, Weighting
 from edgepfl.tree import Tree
 
 FIVE = ("apfl", "ditto", "fedavg", "fedper", "fedprox")
@@ -37,6 +37,17 @@ def test_the_first_state_is_the_shared_part_of_the_model(name: str) -> None:
     assert all(np.array_equal(state[slot][tensor], start[tensor]) for tensor in shared)
     down = updater.downloads(algorithm, state, "any")
     assert {tensor for tree in down.values() for tensor in tree} == shared
+
+
+@pytest.mark.parametrize("name", FIVE)
+def test_a_models_dropout_is_no_matter_to_the_coordinator(name: str) -> None:
+    plan = plan_of(name)
+    dropout = SlotPlan(Role.NOISE, {"000": TensorSpec((4, 3))})
+    algorithm = updater.algorithm_of(msgspec.structs.replace(plan, slots={**plan.slots, "dropout": dropout}), {})
+    assert updater.first_state(algorithm, plan, model()).keys() == algorithm.send(algorithm.init(model()), "any").keys()
+    kept = msgspec.structs.replace(dropout, role=Role.KEEP)
+    with pytest.raises(RunError, match="slots are not this version's"):
+        updater.algorithm_of(msgspec.structs.replace(plan, slots={**plan.slots, "dropout": kept}), {})
 
 
 @pytest.mark.parametrize("name", FIVE)

@@ -19,6 +19,7 @@ from edgepfl.errors import BundleError, CodecError
 from edgepfl.plan import (
     BatchPlan,
     Entry,
+    ExampleSpec,
     Graph,
     Kind,
     Plan,
@@ -38,6 +39,7 @@ GRAPH = Graph(
 GOLDEN = {
     "in": Tree({"w.bias": np.array([1, 2], np.float32), "lr": np.array(0.5, np.float32)}),
     "out": Tree({"x.bias": np.array([3, 4], np.float32)}),
+    "allowed": Tree({"x.bias": np.array(1e-4, np.float32)}),
 }
 PLAN = Plan(
     algorithm="fedavg",
@@ -46,7 +48,7 @@ PLAN = Plan(
     server={"weighting": "examples"},
     slots={"w": SlotPlan(Role.DOWN, MODEL), "delta": SlotPlan(Role.UP, MODEL, reduce=Reduce.MEAN)},
     graphs={Entry.STEP: GRAPH},
-    batch=BatchPlan(4, TensorSpec((3,)), TensorSpec((), "int64")),
+    batch=BatchPlan(4, (ExampleSpec((3,)),), ExampleSpec((), "int64", high=2)),
     model=MODEL,
     models=("own",),
     title="mlp",
@@ -85,7 +87,8 @@ def test_what_was_packed_comes_back() -> None:
     assert back.plan == PLAN
     assert {name: t.tobytes() for name, t in back.model.items()} == {n: t.tobytes() for n, t in GOOD.model.items()}
     assert (back.graphs, back.golden) == (GOOD.graphs, GOOD.golden)
-    inputs, outputs = bundle.golden_vectors(GRAPH, back.golden[Entry.STEP], where="golden")
+    inputs, outputs, allowed = bundle.golden_vectors(GRAPH, back.golden[Entry.STEP], where="golden")
+    assert allowed["x.bias"] == np.float32(1e-4)
     assert (inputs["w.bias"].tolist(), inputs["lr"].shape, outputs["x.bias"].tolist()) == ([1, 2], (), [3, 4])
 
 
@@ -132,10 +135,10 @@ REFUSED: dict[str, tuple[dict[str, bytes], str]] = {
     "a line feed": (members() | {"plan.json\n": b"x"}, "does not belong"),
     "a folder": (members() | {"graphs/": b""}, "'graphs/' does not belong"),
     "too many members": (members() | {f"x{k}": b"" for k in range(70)}, "at most 64"),
-    "another protocol": (members(plan=plan_json(protocol=2)), "protocol 2, and this edgepfl speaks 1"),
+    "another format": (members(plan=plan_json(format=3)), "format 3, and this edgepfl reads 2"),
     "an empty plan": (members(plan=b""), "plan.json is not a plan"),
     "a list": (members(plan=b"[]"), "plan.json is not a plan"),
-    "no utf-8": (members(plan=b'{"algorithm": "\xff"}'), "plan.json is not a plan"),
+    "no utf-8": (members(plan=b'{"format": 2, "algorithm": "\xff"}'), "plan.json is not a plan"),
     "deep json": (members(plan=b'{"z":' + b"[" * 99_999 + b"]" * 99_999 + b"}"), "plan.json is not a plan"),
     "an unknown role": (members(plan=plan_json(slots={"w": {"role": "spy", "tensors": {}}})), "not a plan"),
     "a huge tensor": (members(plan=plan_json(model={"w": {"shape": [1 << 24, 1 << 24]}})), "not a plan"),
@@ -143,7 +146,8 @@ REFUSED: dict[str, tuple[dict[str, bytes], str]] = {
         members(plan=plan_json(batch={"size": 1 << 40, "x": {"shape": []}, "y": {"shape": []}})),
         "not",
     ),
-    "a plan without slots": (members(plan=b'{"algorithm": "fedavg"}'), "plan.json is not a plan"),
+    "a plan without slots": (members(plan=b'{"format": 2, "algorithm": "fedavg"}'), "plan.json is not a plan"),
+    "a plan without a format": (members(plan=b'{"algorithm": "fedavg"}'), "format 1, and this edgepfl reads 2"),
 }
 
 

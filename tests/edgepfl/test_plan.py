@@ -5,9 +5,11 @@ import pytest
 
 from edgepfl.errors import PlanError
 from edgepfl.plan import (
+    INPUT_LIMIT,
     MODEL,
     BatchPlan,
     Entry,
+    ExampleSpec,
     Plan,
     Reduce,
     Role,
@@ -103,15 +105,24 @@ def test_only_what_crosses_a_graphs_border_is_a_dtype() -> None:
 @pytest.mark.parametrize("size", [0, -4, (1 << 16) + 1])
 def test_a_minibatch_has_rows_but_not_too_many(size: int) -> None:
     with pytest.raises(ValueError, match="rows"):
-        BatchPlan(size, TensorSpec((1,)), TensorSpec(()))
-    assert BatchPlan(1 << 16, TensorSpec((1,)), TensorSpec(())).size == 1 << 16
+        BatchPlan(size, (ExampleSpec((1,)),), ExampleSpec(()))
+    assert BatchPlan(1 << 16, (ExampleSpec((1,)),), ExampleSpec(())).size == 1 << 16
+
+
+@pytest.mark.parametrize("count", [0, INPUT_LIMIT + 1])
+def test_a_model_has_inputs_but_not_too_many(count: int) -> None:
+    spec = ExampleSpec((2,))
+    with pytest.raises(ValueError, match=f"{count} inputs are outside 1 .. 16"):
+        BatchPlan(4, (spec,) * count, spec)
+    assert len(BatchPlan(4, (spec,) * INPUT_LIMIT, spec).x) == INPUT_LIMIT
 
 
 def test_a_plan_survives_json_and_finds_slots_by_role() -> None:
     slots = resolve({"w": down(), "v": keep(first="w"), "delta": up(Reduce.SUM)}, SPECS, ())
     plan = Plan(
         "ditto", {"inner_steps": 0}, {"lr": 0.5}, {"weighting": "uniform"}, slots, {},
-        BatchPlan(4, TensorSpec((2,)), TensorSpec((), "int64")), SPECS, ("own", "global"), inner_steps=2, title="mlp",
+        BatchPlan(4, (ExampleSpec((2,)), ExampleSpec((5,), "int64", high=9)), ExampleSpec((), "int64", high=3)),
+        SPECS, ("own", "global"), inner_steps=2, title="mlp",
     )  # fmt: skip
     assert msgspec.json.decode(msgspec.json.encode(plan), type=Plan) == plan
     assert [plan.by_role(role).keys() for role in (Role.DOWN, Role.KEEP, Role.NOISE)] == [{"w"}, {"v"}, set()]

@@ -11,7 +11,7 @@ from edgepfl.algorithms import Algorithm
 from exporters.binding import Binding
 from exporters.draws import Draws, Padding
 from exporters.eager import EagerRunner
-from exporters.model import Model, seeded
+from exporters.model import Model, model_of, seeded
 
 PADDINGS = tuple(Padding)
 
@@ -30,13 +30,13 @@ class TinyCnn(nn.Module):
 
 
 def tiny_cnn(personal: tuple[str, ...] = ("head.*",)) -> Model:
-    return Model(seeded(TinyCnn, 0), (2, 9), 2, batch=4, personal=personal, title="tiny")
+    return model_of(seeded(TinyCnn, 0), [(2, 9)], batch=4, personal=personal, title="tiny")
 
 
 def around(layer: nn.Module, width: int = 6) -> Model:
     """``layer`` between two linear ones."""
     module = seeded(lambda: nn.Sequential(nn.Linear(5, width), layer, nn.Linear(width, 3)), 0)
-    return Model(module, (5,), 3, batch=4)
+    return model_of(module, [(5,)], batch=4)
 
 
 def fedavg() -> Algorithm:

@@ -70,9 +70,9 @@ def test_the_plan_says_what_the_graphs_are(bundle_of: BundleOf, name: str) -> No
 def test_the_ports_of_the_fixed_graphs(bundle_of: BundleOf) -> None:
     graphs = bundle_of("ditto").plan.graphs
     evaluate, predict, step = graphs[Entry.EVALUATE], graphs[Entry.PREDICT], graphs[Entry.STEP]
-    assert [port.name for port in evaluate.outputs] == ["metric:loss", "metric:correct", "metric:weight"]
+    assert [port.name for port in evaluate.outputs] == ["metric:loss", "metric:accuracy", "metric:weight"]
     assert [port.name for port in predict.outputs] == ["output"]
-    assert {port.name for port in predict.inputs if port.kind is Kind.BATCH} == {"batch:x"}
+    assert {port.name for port in predict.inputs if port.kind is Kind.BATCH} == {"batch:x0"}
     assert step.outputs[-1].name == "metric:loss"
     assert {port.name for port in step.inputs if port.kind is Kind.HYPER} == {"hyper:lam", "hyper:lr"}
     assert bundle_of("ditto").plan.models == ("personal", "global")

@@ -1,6 +1,6 @@
-"""A bundle made by the first version stays readable, and its graphs still compute what they did.
+"""A bundle made by this format's first version stays readable, and its graphs still compute what they did.
 
-``tests/golden/v1/ditto_mlp.bundle`` is Ditto on a ``zoo.mlp`` of 6 inputs, 5 hidden units and 3 classes with
+``tests/golden/v2/ditto_mlp.bundle`` is Ditto on a ``zoo.mlp`` of 6 inputs, 5 hidden units and 3 classes with
 batches of 4, packed once.  It is never made again: a change that breaks it breaks the devices that hold one.
 """
 
@@ -13,10 +13,12 @@ import pytest
 
 from edgepfl import bundle
 from edgepfl.bundle import Bundle, golden_vectors
+from edgepfl.errors import BundleError
 from edgepfl.plan import Entry
 from exporters.ort import PoisonedOnnx
 
-FILE = Path(__file__).parents[1] / "golden" / "v1" / "ditto_mlp.bundle"
+FOLDER = Path(__file__).parents[1] / "golden"
+FILE = FOLDER / "v2" / "ditto_mlp.bundle"
 ENTRIES = [Entry.BEGIN, Entry.STEP, Entry.FINISH, Entry.MODELS, Entry.EVALUATE, Entry.PREDICT]
 
 
@@ -37,8 +39,15 @@ def test_it_reads_as_it_was_written(golden: Bundle) -> None:
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_its_golden_vectors_replay(golden: Bundle, entry: Entry) -> None:
     ports = golden.plan.graphs[entry]
-    feeds, expected = golden_vectors(ports, golden.golden[entry], where="golden")
-    found = PoisonedOnnx(golden.graphs["onnx"][entry], ports).run(feeds)
-    assert found.keys() == expected.keys()
-    for name, array in expected.items():
-        np.testing.assert_allclose(found[name], array, rtol=1e-4, atol=1e-6, err_msg=name)
+    call = golden_vectors(ports, golden.golden[entry], where="golden")
+    found = PoisonedOnnx(golden.graphs["onnx"][entry], ports).run(call.feeds)
+    assert found.keys() == call.expected.keys()
+    for name, array in call.expected.items():
+        assert 0 < call.allowed[name] < 1e-3
+        np.testing.assert_allclose(found[name], array, rtol=0, atol=float(call.allowed[name]), err_msg=name)
+
+
+def test_the_format_before_is_refused_with_what_to_do() -> None:
+    with pytest.raises(BundleError, match="format 1, and this edgepfl reads 2") as caught:
+        bundle.unpack((FOLDER / "v1" / "ditto_mlp.bundle").read_bytes())
+    assert "Export the bundle again" in caught.value.remedy

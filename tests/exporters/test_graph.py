@@ -19,7 +19,7 @@ from exporters.binding import Binding
 from exporters.check import Arrays, Checked, Run, check
 from exporters.entries import entry_functions
 from exporters.graph import TracedGraph, trace
-from exporters.model import Model
+from exporters.model import Model, model_of
 from exporters.ort import PoisonedOnnx
 
 
@@ -76,7 +76,7 @@ class _Picture(nn.Module):
 
 
 def test_two_dimensional_layers() -> None:
-    model = Model(_Picture(), (1, 11, 11), 3, batch=3)
+    model = model_of(_Picture(), [(1, 11, 11)], batch=3)
     _check_step(model, _onnx)
     assert model.specs["depth.weight"].shape == (4, 1, 3, 3)
 

@@ -15,7 +15,7 @@ def _minibatch(weight: list[float], *, noise: float = 0.0) -> ModelMinibatch:
     torch.manual_seed(1)
     x, y = torch.randn(4, 2, 9), torch.tensor([0, 1, 1, 0])
     x[2:] += noise
-    return ModelMinibatch(MODEL, x, y, torch.tensor(weight))
+    return ModelMinibatch(MODEL, (x,), y, torch.tensor(weight))
 
 
 def _assert_close(a: Tree, b: Tree) -> None:
@@ -26,7 +26,7 @@ def _assert_close(a: Tree, b: Tree) -> None:
 
 def test_the_gradient_is_that_of_the_mean_cross_entropy() -> None:
     batch = _minibatch([1, 1, 1, 1])
-    loss = functional.cross_entropy(MODEL.module(batch.x), batch.y)
+    loss = functional.cross_entropy(MODEL.module(*batch.x), batch.y)
     names, tensors = zip(*MODEL.module.named_parameters(), strict=True)
     wanted = Tree(dict(zip(names, torch.autograd.grad(loss, tensors), strict=True)))
     _assert_close(batch.grad(PARAMS), wanted)
@@ -37,7 +37,7 @@ def test_the_gradient_is_that_of_the_mean_cross_entropy() -> None:
 def test_padding_rows_have_no_influence() -> None:
     padded = _minibatch([1, 1, 0, 0])
     disturbed = _minibatch([1, 1, 0, 0], noise=100.0)
-    short = ModelMinibatch(MODEL, padded.x[:2], padded.y[:2], torch.ones(2))
+    short = ModelMinibatch(MODEL, (padded.x[0][:2],), padded.y[:2], torch.ones(2))
     _assert_close(padded.grad(PARAMS), disturbed.grad(PARAMS))
     _assert_close(padded.grad(PARAMS), short.grad(PARAMS))
 

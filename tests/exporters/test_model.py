@@ -1,22 +1,24 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from _models import around, fedavg, tiny_cnn
 from torch import nn
 
 from edgepfl.errors import ConfigError, ExportError
-from edgepfl.plan import TensorSpec
+from edgepfl.plan import ExampleSpec, TensorSpec
 from exporters import zoo
-from exporters.admission import admit
 from exporters.build import build
-from exporters.model import Model
+from exporters.model import model_of
+from exporters.objectives import mse
 
 
 def test_the_zoo_is_seeded_and_of_the_promised_size() -> None:
     watch = zoo.cnn1d(seed=3)
     assert sum(spec.size for spec in watch.specs.values()) == 7287
-    assert watch.outputs(watch.parameters, torch.zeros(16, 6, 100)).shape == (16, 7)
+    assert watch.outputs(watch.parameters, (torch.zeros(16, 6, 100),)).shape == (16, 7)
     assert torch.equal(zoo.mlp(seed=3).parameters["head.bias"], zoo.mlp(seed=3).parameters["head.bias"])
     assert not torch.equal(zoo.mlp(seed=3).parameters["head.bias"], zoo.mlp(seed=4).parameters["head.bias"])
 
@@ -39,57 +41,56 @@ def test_other_parameters_than_the_models_are_refused() -> None:
     model = tiny_cnn()
     body = model.parameters.like({"conv.bias": 0, "conv.weight": 0})
     with pytest.raises(ExportError, match=r"head\.bias") as caught:
-        model.outputs(body, torch.zeros(4, 2, 9))
+        model.outputs(body, (torch.zeros(4, 2, 9),))
     assert caught.value.where == "tiny"
 
 
-@pytest.mark.parametrize(
-    ("layer", "message"),
-    [
-        (nn.BatchNorm1d(6), r"module 1 \(BatchNorm1d\): batch normalisation.*GroupNorm"),
-        (nn.BatchNorm1d(6, track_running_stats=False).eval(), r"module 1 \(BatchNorm1d\)"),
-        (nn.Dropout(0.5), r"module 1 \(Dropout\): dropout.*eval\(\)"),
-        (nn.GRUCell(6, 6), r"module 1 \(GRUCell\): recurrent"),
-        (nn.Linear(6, 6, dtype=torch.float64), r"parameter 1\.weight: it is torch\.float64"),
-    ],
-)
-def test_layers_that_would_be_wrong_on_a_device_are_refused_by_name(layer: nn.Module, message: str) -> None:
-    with pytest.raises(ExportError, match=message) as caught:
-        admit(around(layer))
-    assert caught.value.where.startswith(("module 1", "parameter 1"))
+def test_personal_patterns_name_running_statistics_too() -> None:
+    model = model_of(nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3)), [(5,)], personal=("1.*",))
+    assert model.statistics == ("1.running_mean", "1.running_var")
+    assert model.personal_names == ("1.bias", "1.running_mean", "1.running_var", "1.weight")
 
 
-def test_the_same_layers_in_evaluation_are_admitted() -> None:
-    for layer in (nn.BatchNorm1d(6).eval(), nn.Dropout(0.5).eval(), nn.Dropout(0.0)):
-        model = around(layer)
-        admit(model)
-        assert model.module.get_submodule("1") is layer
+def test_a_frozen_normalisation_has_no_statistics_that_move() -> None:
+    module = nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3).eval())
+    model = model_of(module, [(5,)])
+    assert model.statistics == ()
+    assert "1.running_mean" not in model.specs
+    assert not module[1].training
 
 
 @pytest.mark.parametrize(
-    ("model", "message"),
+    ("bad", "message"),
     [
-        (Model(nn.Linear(5, 3), (6,), 3), "does not take inputs of shape"),
-        (Model(nn.Linear(5, 3), (5,), 4), r"gives \[16, 3\], not \[16, 4\]"),
-        (Model(nn.Identity(), (5,), 5), None),
+        ({"batch": 0}, "batch: 0 will not do, it must be from 1 to 65536"),
+        ({"batch": (1 << 16) + 1}, "batch: 65537 will not do"),
+        ({"metrics": {"loss": mse}}, "metrics: no metric may be called loss"),
+        ({"metrics": {"weight": mse}}, "metrics: no metric may be called weight"),
     ],
 )
-def test_shapes_are_checked_before_anything_is_traced(model: Model, message: str | None) -> None:
-    if message is None:
-        admit(model)
-        assert model.personal_names == ()
-        return
-    with pytest.raises(ExportError, match=message) as caught:
-        admit(model)
-    assert caught.value.remedy
+def test_settings_that_cannot_be(bad: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        model_of(nn.Linear(5, 3), [(5,)], **bad)
+    assert model_of(nn.Linear(5, 3), [(5,)]).target == ExampleSpec((), "int64", high=3)
 
 
-@pytest.mark.parametrize("bad", [{"loss": "hinge"}, {"batch": 0}, {"input": (0,)}, {"classes": 0}])
-def test_settings_that_cannot_be(bad: dict[str, object]) -> None:
-    settings: dict[str, object] = {"input": (5,), "classes": 3} | bad
-    with pytest.raises(ConfigError) as caught:
-        Model(nn.Linear(5, 3), **settings)  # type: ignore[arg-type]  # wrong on purpose
-    assert next(iter(bad)) in str(caught.value)
+@pytest.mark.parametrize("count", [0, 17])
+def test_a_model_has_inputs_but_not_too_many(count: int) -> None:
+    with pytest.raises(ConfigError, match=f"inputs: a model has 1 to 16 inputs, not {count}") as caught:
+        model_of(nn.Linear(5, 3), [(5,)] * count)
+    assert caught.value.where == "inputs"
+
+
+def test_a_loss_that_does_not_exist_is_refused_with_those_that_do() -> None:
+    with pytest.raises(ConfigError, match="no loss 'hinge'") as caught:
+        model_of(nn.Linear(5, 3), [(5,)], loss="hinge")
+    assert caught.value.remedy == "Choose one of cross_entropy, mse, bce, huber"
+
+
+def test_a_shape_with_nothing_in_it_is_refused() -> None:
+    with pytest.raises(ValueError, match="has a dimension outside"):
+        model_of(nn.Linear(5, 3), [(0,)])
+    assert model_of(nn.Linear(5, 3), [(2, 5)]).target == ExampleSpec((5 - 2,), "int64", high=2)  # positions
 
 
 class _LogGamma(nn.Module):
@@ -110,7 +111,7 @@ class _Branching(nn.Module):
 @pytest.mark.parametrize(
     ("layer", "message"),
     [
-        (_LogGamma(), r"module 1 \(_LogGamma\): operator lgamma has no translation"),
+        (_LogGamma(), r"module 1 \(_LogGamma\).*lgamma"),
         (_Noisy(), "draws random numbers"),
         (_Branching(), "must not branch"),
         (nn.RReLU(), "draws random numbers"),

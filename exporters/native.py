@@ -1,0 +1,101 @@
+"""What ONNX Runtime computes faster with an operator of its own than as arithmetic on windows.
+
+Measured on one x86-64 thread, batch 32 (microseconds; input gradient by windows, by ``ConvTranspose``)::
+
+    conv 5x5, 16 -> 32, 12x12               1071     754
+    conv 3x3, 32 -> 64, 14x14, padded       4007    2980
+    conv 3x3, 32 -> 64, 16x16, stride 2     1437    1135
+    depthwise conv 3x3, 32, 14x14, padded   3080     813
+    conv 1x1, 32 -> 64, 14x14                267     523
+    conv 7, 32 -> 24, length 23              153     250
+
+so windows stay where they are few: along one axis, and where the kernel is a single element.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from exporters.decompositions import Table, complete
+
+aten = torch.ops.aten
+
+_Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
+
+
+@functools.cache
+def onnx_table() -> Table:
+    """:func:`exporters.decompositions.complete` for ONNX: transposed convolution stays, and serves as a gradient."""
+    return {
+        **complete(),
+        aten.convolution.default: convolution,
+        aten.convolution_backward.default: convolution_backward,
+    }
+
+
+def convolution(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,  # noqa: FBT001  aten's own signature
+    output_padding: Sequence[int],
+    groups: int,
+) -> Tensor:
+    """``aten.convolution``: left as it is where it is a transposed one."""
+    fits = max(output_padding) < min(stride)  # the runtime refuses more, which torch allows beside a dilation
+    if transposed and fits and x.dim() == weight.dim():
+        return NotImplemented  # type: ignore[no-any-return]  # it tells the tracer to keep the operator
+    own = complete()[aten.convolution.default]
+    found: Tensor = own(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
+    return found
+
+
+def convolution_backward(
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias_sizes: Sequence[int] | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,  # noqa: FBT001  aten's own signature
+    output_padding: Sequence[int],
+    groups: int,
+    output_mask: Sequence[bool],
+) -> _Gradients:
+    """``aten.convolution_backward``: the gradient in ``x`` by a transposed convolution where that is faster."""
+    settings = (stride, padding, dilation, transposed, output_padding, groups)
+    own = complete()[aten.convolution_backward.default]
+    if transposed or not output_mask[0] or x.dim() < weight.dim() or not _many_windows(weight, groups):
+        found: _Gradients = own(grad, x, weight, bias_sizes, *settings, output_mask)
+        return found
+    _, in_weight, in_bias = own(grad, x, weight, bias_sizes, *settings, [False, *output_mask[1:]])
+    lost = _lost(grad, x, weight, stride, padding, dilation)
+    in_x = aten.convolution(grad, weight, None, stride, padding, dilation, True, lost, groups)  # noqa: FBT003  likewise
+    return in_x, in_weight, in_bias
+
+
+def _many_windows(weight: Tensor, groups: int) -> bool:
+    kernel = weight.shape[2:]
+    return kernel.numel() > 1 and (groups > 1 or len(kernel) > 1)
+
+
+def _lost(
+    grad: Tensor, x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
+) -> list[int]:
+    """Elements at the end of each axis that no window reached: a transposed convolution has to add them."""
+    return [
+        size - ((length - 1) * _at(stride, i) - 2 * _at(padding, i) + _at(dilation, i) * (kernel - 1) + 1)
+        for i, (size, length, kernel) in enumerate(zip(x.shape[2:], grad.shape[2:], weight.shape[2:], strict=True))
+    ]
+
+
+def _at(setting: Sequence[int], axis: int) -> int:
+    return setting[axis] if len(setting) > 1 else setting[0]  # aten repeats a single value

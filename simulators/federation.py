@@ -1,0 +1,128 @@
+"""A federation in one process out of the parts that run in the field: interpreter, reduction and updater.
+
+What is missing is bus, storage and time, so what it computes is what a real federation would, and nothing waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordinator import updater
+from coordinator.reduction import Reduction, Upload
+from device_agent.data import Examples
+from device_agent.evaluate import Evaluation, evaluate
+from device_agent.interpreter import Interpreter, RoundResult, Start
+from device_agent.runners import Runner
+from edgepfl.bundle import Bundle
+from edgepfl.plan import Role
+from edgepfl.seeds import derive
+from edgepfl.tree import Trees
+
+Values: TypeAlias = dict[str, NDArray[Any]]
+"""What was computed, by a name for people."""
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What one round did."""
+
+    results: Mapping[str, RoundResult]
+    state: Trees
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a federation trains.
+
+    Attributes:
+        hyper: hyperparameters of the run; the others are the plan's.
+        steps: minibatch steps of a round.
+        tune_steps: of an evaluation.
+        seed: of the run.
+    """
+
+    hyper: updater.Settings = field(default_factory=dict)
+    steps: int = 5
+    tune_steps: int = 3
+    seed: int = 7
+
+
+class InProcess:
+    """The coordinator's state and every device's KEEP slots, moved round by round.
+
+    Args:
+        bundle: plan and model.
+        runner: of the graphs.
+        devices: each device's data.
+        setting: how to train.
+        carry: what becomes of trees between two rounds; nothing unless given.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        runner: Runner,
+        devices: Mapping[str, Examples],
+        setting: Setting,
+        *,
+        carry: Callable[[Trees], Trees] = lambda trees: trees,
+    ) -> None:
+        self.plan, self.model, self.runner = bundle.plan, bundle.model, runner
+        self.setting = setting
+        self.algorithm = updater.algorithm_of(self.plan, setting.hyper)
+        self.devices = {name: examples.fit(self.plan) for name, examples in devices.items()}
+        self.interpreter = Interpreter(self.plan, self.model, runner)
+        self.hyper = {name: float(getattr(self.algorithm, name)) for name in self.plan.hyper}
+        self.state = updater.first_state(self.algorithm, self.plan, self.model)
+        self.kept: dict[str, Trees] = {}
+        self.history: list[Moved] = []
+        self._carry = carry
+
+    def round(self, cohort: Sequence[str], steps: int | None = None) -> Moved:
+        """Train the cohort, fold its uploads, update the state."""
+        reduction = Reduction(self.plan.by_role(Role.UP), cohort, self.algorithm.weighting)
+        results = {device: self.train(device, steps) for device in cohort}
+        for device, result in results.items():
+            self.kept[device] = self._carry(result.keep)
+            count = self.devices[device].count
+            reduction.offer(device, Upload(count, result.steps, lambda upload=result.upload: upload))  # type: ignore[misc]  # the default binds it now
+        self.state = self._carry(updater.next_state(self.algorithm, self.state, reduction.close(cohort)))
+        self.history.append(Moved(results, self.state))
+        return self.history[-1]
+
+    def start(self, device: str) -> Start:
+        """What a device has when the next round begins."""
+        number = len(self.history) + 1
+        down = updater.downloads(self.algorithm, self.state, device)
+        seed = derive(derive(self.setting.seed, "round", number), device)
+        return Start(down, self.kept.get(device), self.hyper, seed, number)
+
+    def train(self, device: str, steps: int | None = None) -> RoundResult:
+        """One device's round, which changes nothing here."""
+        taken = self.setting.steps if steps is None else steps
+        return self.interpreter.train(self.start(device), self.devices[device], taken)
+
+    def evaluate(self, device: str) -> Evaluation:
+        """How good a device's models are."""
+        return evaluate(self.interpreter, self.start(device), self.devices[device], self.setting.tune_steps)
+
+    def trajectory(self) -> Values:
+        """Every tensor and metric of the training so far."""
+        values: Values = {}
+        for number, moved in enumerate(self.history, 1):
+            values |= named(f"round {number}, server's", moved.state)
+            for device, result in moved.results.items():
+                place = f"round {number}, {device}'s"
+                values |= named(place, result.upload) | named(place, result.keep)
+                values |= {f"{place} {name}": np.asarray(value) for name, value in result.metrics.items()}
+        return values
+
+
+def named(place: str, trees: Trees) -> Values:
+    """Trees as values."""
+    return {f"{place} {slot}/{name}": np.asarray(array) for slot, tree in trees.items() for name, array in tree.items()}
