@@ -10,7 +10,7 @@ from pathlib import Path
 
 from device_agent import footprint, models, sources
 from device_agent.config import AgentConfig, load
-from device_agent.runners.onnx import OnnxRunner, OnnxSettings
+from device_agent.runners.choice import choose
 from device_agent.service import AgentService, Place, will
 from device_agent.work import Workshop
 from edgepfl.bus.lifetime import until_signal
@@ -30,6 +30,7 @@ _EPILOG = """agent.toml:
                                        # "FILE.csv", options = {label = "COLUMN", test_fraction = 0.2, delimiter = ","}
                                        # (the last rows test), or "module:function" and its keyword arguments
   [runtime]                            # optional
+  kind = "onnx"                        # or "executorch": see edgepfl build-runner
   threads = 1
 """
 
@@ -73,16 +74,17 @@ def model(arguments: list[str]) -> int:
 
 async def _serve(config: AgentConfig) -> None:
     examples = sources.load(config.data)
-    runtime = OnnxSettings(threads=config.runtime.threads, spin=config.runtime.spin)
+    choice = choose(config.runtime)
     place = Place.open(Path(config.state))
     number = place.store.next_session()
     logging.getLogger(__name__).info(
-        "device %s of fleet %s: trains on %d examples and tests on %d%s; session %d",
+        "device %s of fleet %s: trains on %d examples and tests on %d%s; on %s; session %d",
         config.device,
         config.fleet,
-        len(examples.train_x),
-        len(examples.test_x),
-        "" if len(examples.test_x) else ", so its models will not be evaluated",
+        examples.count,
+        len(examples.test_y),
+        "" if len(examples.test_y) else ", so its models will not be evaluated",
+        choice.version,
         number,
     )
     with place.store, ThreadPoolExecutor(1, thread_name_prefix="work") as pool:
@@ -94,7 +96,7 @@ async def _serve(config: AgentConfig) -> None:
             place=place,
             examples=examples,
             # Memory is scarce on a board.
-            workshop=Workshop(lambda bundle: OnnxRunner(bundle, runtime), most=1, tidy=footprint.trim),
+            workshop=Workshop(choice.runner, runtime=choice.runtime, most=1, tidy=footprint.trim),
             pool=pool,
         )
         await until_signal(service.run())

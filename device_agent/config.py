@@ -19,14 +19,16 @@
     options = {wearer = 3}
 
     [runtime]
+    kind = "onnx"                           # or "executorch", see edgepfl build-runner
     threads = 1
-    spin = false
+    spin = false                            # of onnx
+    library = "runner"                      # of executorch: the folder that build-runner made
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -59,12 +61,16 @@ class RuntimeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     """``[runtime]``.
 
     Attributes:
+        kind: what runs the graphs; a bundle must have graphs for it.
         threads: threads inside one operator.
-        spin: let idle threads burn the processor for a little less latency.
+        spin: let idle threads burn the processor for a little less latency; ONNX Runtime's alone.
+        library: folder of the ExecuTorch library; empty: where ``edgepfl build-runner`` puts it.
     """
 
+    kind: Literal["onnx", "executorch"] = "onnx"
     threads: Annotated[int, Meta(ge=1, le=256)] = 1
     spin: bool = False
+    library: str = ""
 
 
 class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -102,6 +108,7 @@ def load(path: Path) -> AgentConfig:
         broker=broker_in(config.broker, folder, f"{path}, broker"),
         data=_data_in(config.data, folder, f"{path}, data"),
         state=anchored(config.state, folder),
+        runtime=replace(config.runtime, library=anchored(config.runtime.library, folder)),
     )
 
 

@@ -9,6 +9,7 @@ from edgepfl.bundle import Bundle
 from edgepfl.plan import (
     BatchPlan,
     Entry,
+    ExampleSpec,
     Graph,
     Kind,
     Plan,
@@ -32,11 +33,11 @@ X = Port("x", Kind.SLOT, "x", _VECTOR, "mean")
 X_NEXT = Port("x_next", Kind.SLOT, "x", _VECTOR, "mean")
 DELTA = Port("delta", Kind.SLOT, "delta", _VECTOR, "mean")
 LR = Port("lr", Kind.HYPER, "lr", _NUMBER)
-BATCH_X = Port("batch_x", Kind.BATCH, "x", TensorSpec((SIZE, FEATURES)))
+BATCH_X = Port("batch_x", Kind.BATCH, "x", TensorSpec((SIZE, FEATURES)), "0")
 BATCH_Y = Port("batch_y", Kind.BATCH, "y", TensorSpec((SIZE,), "int64"))
 WEIGHT = Port("weight", Kind.BATCH, "weight", TensorSpec((SIZE,)))
 LOSS = Port("loss", Kind.METRIC, "loss", _NUMBER)
-CORRECT = Port("correct", Kind.METRIC, "correct", _NUMBER)
+RIGHT = Port("right", Kind.METRIC, "accuracy", _NUMBER)
 TOTAL = Port("total", Kind.METRIC, "weight", _NUMBER)
 PERSONAL = Port("personal", Kind.MODEL, "personal", _VECTOR, "mean")
 PARAMS = Port("params", Kind.MODEL, "", _VECTOR, "mean")
@@ -56,7 +57,7 @@ GRAPHS = {
     Entry.STEP: Graph((X, LR, BATCH_X, WEIGHT), (X_NEXT, LOSS)),
     Entry.FINISH: Graph((W, X), (DELTA,)),
     Entry.MODELS: Graph((W,), (PERSONAL,)),
-    Entry.EVALUATE: Graph((PARAMS, BATCH_X, BATCH_Y, WEIGHT), (LOSS, CORRECT, TOTAL)),
+    Entry.EVALUATE: Graph((PARAMS, BATCH_X, BATCH_Y, WEIGHT), (LOSS, RIGHT, TOTAL)),
 }
 
 _NODES: dict[Entry, list[Node]] = {
@@ -76,8 +77,8 @@ _NODES: dict[Entry, list[Node]] = {
         ("ReduceL1", ["apart", "zero"], ["distance"]),
         ("Mul", ["distance", "total"], ["loss"]),
         ("Cast", ["batch_y"], ["labels"]),
-        ("Mul", ["labels", "weight"], ["right"]),
-        ("ReduceSum", ["right", "zero"], ["correct"]),
+        ("Mul", ["labels", "weight"], ["counted"]),
+        ("ReduceSum", ["counted", "zero"], ["right"]),
     ],
 }
 
@@ -122,7 +123,7 @@ def bundle() -> Bundle:
         server={},
         slots=resolve(slots, _MODEL, ()),
         graphs=dict(GRAPHS),
-        batch=BatchPlan(SIZE, TensorSpec((FEATURES,)), TensorSpec((), "int64")),
+        batch=BatchPlan(SIZE, (ExampleSpec((FEATURES,)),), ExampleSpec((), "int64")),
         model=dict(_MODEL),
         models=("personal",),
     )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+from _inputs import only
 
 from device_agent.data import Examples, minibatches
 from device_agent.runners import Array
@@ -13,6 +14,7 @@ from edgepfl.plan import (
     MODEL,
     BatchPlan,
     Entry,
+    ExampleSpec,
     Graph,
     Kind,
     Plan,
@@ -51,7 +53,7 @@ HYPER = {"lr": 0.1, "lam": 0.5, "alpha_first": 0.25}
 INNER_STEPS = 2
 
 Values = dict[str, Array]
-"""Port name to tensor: "slot/tensor", "hyper:lr", "batch:x", "model/tensor"."""
+"""Port name to tensor: "slot/tensor", "hyper:lr", "batch:x0", "model/tensor"."""
 
 Functions = Mapping[Entry, Callable[[Values], Values]]
 
@@ -62,7 +64,7 @@ def number(value: float) -> Array:
 
 
 def _grad(v: Values, slot: str) -> dict[str, Array]:
-    x, y, weight = v["batch:x"], v["batch:y"], v["batch:weight"]
+    x, y, weight = v["batch:x0"], v["batch:y"], v["batch:weight"]
     apart = (x @ v[f"{slot}/matrix"].T + v[f"{slot}/bias"] - np.eye(CLASSES, dtype=np.float32)[y]) * weight[:, None]
     total = np.float32(weight.sum())
     return {"bias": apart.sum(0) / total, "matrix": apart.T @ x / total}
@@ -107,13 +109,13 @@ def models(v: Values) -> Values:
 
 
 def evaluate(v: Values) -> Values:
-    logits = v["batch:x"] @ v["/matrix"].T + v["/bias"]
+    logits = v["batch:x0"] @ v["/matrix"].T + v["/bias"]
     weight = v["batch:weight"]
-    correct = (logits.argmax(1) == v["batch:y"]) * weight
+    right = (logits.argmax(1) == v["batch:y"]) * weight
     loss = ((logits - np.eye(CLASSES, dtype=np.float32)[v["batch:y"]]) ** 2).sum(1) * weight
     return {
         "metric:loss": np.asarray(loss.sum(dtype=np.float32)),
-        "metric:correct": np.asarray(correct.sum(dtype=np.float32)),
+        "metric:accuracy": np.asarray(right.sum(dtype=np.float32)),
         "metric:weight": np.asarray(weight.sum()),
     }
 
@@ -129,11 +131,6 @@ FUNCTIONS: Functions = {
 }
 
 _RESOLVED = resolve(SLOTS, MODEL_SPECS, (), HYPER)
-_BATCH = {
-    "x": TensorSpec((SIZE, FEATURES)),
-    "y": TensorSpec((SIZE,), "int64"),
-    "weight": TensorSpec((SIZE,)),
-}
 
 
 def slot_ports(*names: str) -> tuple[Port, ...]:
@@ -156,7 +153,11 @@ def model_ports(name: str) -> tuple[Port, ...]:
     return tuple(Port(f"{name}/{tensor}", Kind.MODEL, name, spec, tensor) for tensor, spec in MODEL_SPECS.items())
 
 
-BATCH_PORTS = tuple(Port(f"batch:{name}", Kind.BATCH, name, spec) for name, spec in _BATCH.items())
+BATCH_PORTS = (
+    Port("batch:x0", Kind.BATCH, "x", TensorSpec((SIZE, FEATURES)), "0"),
+    Port("batch:y", Kind.BATCH, "y", TensorSpec((SIZE,), "int64")),
+    Port("batch:weight", Kind.BATCH, "weight", TensorSpec((SIZE,))),
+)
 
 GRAPHS = {
     Entry.BEGIN: Graph(slot_ports("w"), slot_ports("x")),
@@ -172,7 +173,7 @@ GRAPHS = {
     Entry.FINISH: Graph(slot_ports("w", "x", "steps", "alpha"), slot_ports("delta", "spread")),
     Entry.TUNE: Graph((*slot_ports("v", "z"), *hyper_ports("lr"), *BATCH_PORTS), slot_ports("v")),
     Entry.MODELS: Graph(slot_ports("alpha", "v", "u", "w"), (*model_ports("personal"), *model_ports("global"))),
-    Entry.EVALUATE: Graph((*model_ports(""), *BATCH_PORTS), metric_ports("loss", "correct", "weight")),
+    Entry.EVALUATE: Graph((*model_ports(""), *BATCH_PORTS), metric_ports("loss", "accuracy", "weight")),
     Entry.PREDICT: Graph(
         (*model_ports(""), BATCH_PORTS[0]),
         (Port("output", Kind.OUTPUT, "output", TensorSpec((SIZE, CLASSES))),),
@@ -193,7 +194,7 @@ def plan_of(
         server={},
         slots=dict(_RESOLVED if slots is None else slots),
         graphs=dict(GRAPHS if graphs is None else graphs),
-        batch=BatchPlan(SIZE, TensorSpec((FEATURES,)), TensorSpec((), "int64")),
+        batch=BatchPlan(SIZE, (ExampleSpec((FEATURES,)),), ExampleSpec((), "int64", high=CLASSES)),
         model=dict(MODEL_SPECS),
         models=("personal", "global"),
         inner_steps=inner_steps,
@@ -253,7 +254,7 @@ class ByHand:
     def batches(self, data: Examples, steps: int, seed: int) -> None:
         """Steps of training."""
         for done, batch in enumerate(minibatches(data, SIZE, steps, seed)):
-            self._put(batch.x, batch.y, batch.weight, seed, done)
+            self._put(batch.x[0], batch.y, batch.weight, seed, done)
             for _ in range(INNER_STEPS):
                 self.state |= inner(self.state)
             self.state |= step(self.state)
@@ -262,12 +263,12 @@ class ByHand:
     def tuned(self, data: Examples, steps: int, seed: int) -> None:
         """Steps of personalisation."""
         for done, batch in enumerate(minibatches(data, SIZE, steps, derive(seed, "tune"))):
-            self._put(batch.x, batch.y, batch.weight, derive(seed, "tune"), done)
+            self._put(batch.x[0], batch.y, batch.weight, derive(seed, "tune"), done)
             self.state |= tune(self.state)
 
     def _put(self, x: Array, y: Array, weight: Array, seed: int, done: int) -> None:
         z = generator(seed, "noise", "z", done).standard_normal(CLASSES, dtype=np.float32)
-        self.state |= {"batch:x": x, "batch:y": y, "batch:weight": weight, "z/": z}
+        self.state |= {"batch:x0": x, "batch:y": y, "batch:weight": weight, "z/": z}
 
     def slot(self, name: str) -> Values:
         """One slot's tensors."""
@@ -276,4 +277,4 @@ class ByHand:
 
 def accuracy(matrix: Array, bias: Array, data: Examples) -> float:
     """Over all test rows at once."""
-    return float(((data.test_x @ matrix.T + bias).argmax(1) == data.test_y).mean())
+    return float(((only(data.test_x) @ matrix.T + bias).argmax(1) == data.test_y).mean())

@@ -6,13 +6,14 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from _inputs import only
 from _toy import CLASSES, FEATURES, examples, plan_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from device_agent.data import Examples, held_out, minibatches
 from edgepfl.errors import DataError
-from edgepfl.plan import BatchPlan, TensorSpec
+from edgepfl.plan import BatchPlan, ExampleSpec
 
 
 def numbered(train: int, test: int = 0) -> Examples:
@@ -27,11 +28,11 @@ def test_an_epoch_counts_every_example_once(n: int, size: int, epochs: int, seed
     per_epoch = -(-n // size)
     seen: list[Counter[int]] = [Counter() for _ in range(epochs)]
     for index, batch in enumerate(minibatches(numbered(n), size, epochs * per_epoch, seed)):
-        assert batch.x.shape == (size, FEATURES)
+        assert batch.x[0].shape == (size, FEATURES)
         assert batch.weight.dtype == np.float32
         assert set(batch.weight.tolist()) <= {0.0, 1.0}
-        assert (batch.y == batch.x[:, 0].astype(int) % CLASSES).all()
-        seen[index // per_epoch].update(batch.x[batch.weight == 1, 0].astype(int).tolist())
+        assert (batch.y == batch.x[0][:, 0].astype(int) % CLASSES).all()
+        seen[index // per_epoch].update(batch.x[0][batch.weight == 1, 0].astype(int).tolist())
     assert seen == [Counter(range(n))] * epochs
 
 
@@ -40,7 +41,7 @@ def test_minibatches_depend_on_the_seed_and_not_on_how_many_are_asked_for(
     n: int, size: int, seed: int, more: int
 ) -> None:
     def drawn(steps: int) -> list[bytes]:
-        return [batch.x.tobytes() + batch.weight.tobytes() for batch in minibatches(numbered(n), size, steps, seed)]
+        return [batch.x[0].tobytes() + batch.weight.tobytes() for batch in minibatches(numbered(n), size, steps, seed)]
 
     few = drawn(5)
     assert len(few) == 5
@@ -49,7 +50,7 @@ def test_minibatches_depend_on_the_seed_and_not_on_how_many_are_asked_for(
 
 def test_each_epoch_and_each_seed_has_an_order_of_its_own() -> None:
     def order(seed: int) -> list[tuple[float, ...]]:
-        return [tuple(batch.x[:, 0].tolist()) for batch in minibatches(numbered(64), 64, 3, seed)]
+        return [tuple(batch.x[0][:, 0].tolist()) for batch in minibatches(numbered(64), 64, 3, seed)]
 
     orders = order(1) + order(2)
     assert len(set(orders)) == 6
@@ -58,15 +59,15 @@ def test_each_epoch_and_each_seed_has_an_order_of_its_own() -> None:
 
 def test_held_out_rows_come_once_and_in_order() -> None:
     data = numbered(1, 10)
-    rows = [row for batch in held_out(data, 4) for row in batch.x[batch.weight == 1, 0].tolist()]
-    assert rows == data.test_x[:, 0].tolist()
+    rows = [row for batch in held_out(data, 4) for row in batch.x[0][batch.weight == 1, 0].tolist()]
+    assert rows == only(data.test_x)[:, 0].tolist()
     assert list(held_out(numbered(3, 0), 4)) == []
 
 
 def test_rows_that_only_fill_are_rows_of_the_minibatch() -> None:
     [batch] = minibatches(numbered(3), 8, 1, seed=0)
     assert batch.weight.tolist() == [1, 1, 1, 0, 0, 0, 0, 0]
-    assert set(batch.x[3:, 0].tolist()) <= {0.0, 1.0, 2.0}
+    assert set(batch.x[0][3:, 0].tolist()) <= {0.0, 1.0, 2.0}
 
 
 def _arrays(**changed: Any) -> dict[str, Any]:  # noqa: ANN401  some of them are no arrays at all
@@ -101,18 +102,18 @@ def test_unusable_arrays_are_refused(changed: dict[str, Any], where: str, what: 
 def test_fitting_gives_the_plans_shapes_and_dtypes() -> None:
     raw = Examples(np.ones((3, 2)), np.array([0.0, 1.0, 2.0]), np.ones((2, 2), np.uint8), np.array([1, 2], np.uint8))
     fitted = raw.fit(plan_of())
-    assert [fitted.train_x.dtype, fitted.test_x.dtype] == [np.float32, np.float32]
+    assert [only(fitted.train_x).dtype, only(fitted.test_x).dtype] == [np.float32, np.float32]
     assert [fitted.train_y.dtype, fitted.test_y.dtype] == [np.int64, np.int64]
     assert fitted.train_y.tolist() == [0, 1, 2]
 
 
 def test_flat_rows_are_folded_and_fitting_twice_copies_nothing() -> None:
     plan = plan_of()
-    deep = msgspec.structs.replace(plan, batch=BatchPlan(4, TensorSpec((3, 2)), plan.batch.y))
+    deep = msgspec.structs.replace(plan, batch=BatchPlan(4, (ExampleSpec((3, 2)),), plan.batch.y))
     flat = np.arange(12, dtype=np.float64).reshape(2, 6)
     fitted = Examples(flat, np.array([0, 1]), flat[:0], np.zeros(0, int)).fit(deep)
-    assert fitted.train_x[1].tolist() == [[6, 7], [8, 9], [10, 11]]
-    assert np.shares_memory(fitted.fit(deep).train_x, fitted.train_x)
+    assert only(fitted.train_x)[1].tolist() == [[6, 7], [8, 9], [10, 11]]
+    assert np.shares_memory(only(fitted.fit(deep).train_x), only(fitted.train_x))
 
 
 @pytest.mark.parametrize(
@@ -120,8 +121,8 @@ def test_flat_rows_are_folded_and_fitting_twice_copies_nothing() -> None:
     [
         ({"train_x": np.zeros((3, 5))}, r"an example is \[5\], and the model takes \[2\]"),
         ({"test_y": np.array([[1, 2]])}, "takes"),
-        ({"train_y": np.array([0, 1, CLASSES])}, "labels run from 0 to 3, and the model's from 0 to 2"),
-        ({"test_y": np.array([-1])}, "labels run from -1 to -1"),
+        ({"train_y": np.array([0, 1, CLASSES])}, "values run from 0 to 3, and the model's from 0 to 2"),
+        ({"test_y": np.array([-1])}, "values run from -1 to -1"),
         ({"train_y": np.array([0, 0.5, 1])}, "not a whole number"),
         ({"train_y": np.array([0, 1e300, 1])}, "not a whole number"),
         ({"train_x": np.full((3, 2), 1e300)}, "not finite"),
@@ -131,4 +132,4 @@ def test_what_does_not_fit_is_refused(changed: dict[str, Any], what: str) -> Non
     data = Examples(**_arrays(**changed))
     with pytest.raises(DataError, match=what):
         data.fit(plan_of())
-    assert examples().fit(plan_of()).train_x.shape == (6, FEATURES)
+    assert only(examples().fit(plan_of()).train_x).shape == (6, FEATURES)

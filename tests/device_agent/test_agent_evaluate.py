@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from _inputs import only
 from _toy import FUNCTIONS, GRAPHS, ByHand, ToyRunner, Values, accuracy, examples, plan_of, trees
 
 from device_agent.evaluate import evaluate
@@ -25,14 +26,14 @@ def toy() -> Interpreter:
 @pytest.mark.parametrize("tune_steps", [0, 3])
 def test_every_test_row_counts_once_for_every_model(test_rows: int, tune_steps: int) -> None:
     data = examples(test=test_rows)
-    by_hand = ByHand.opened(W, MODEL, len(data.train_x), {})
+    by_hand = ByHand.opened(W, MODEL, data.count, {})
     by_hand.tuned(data, tune_steps, START.seed)
     params = FUNCTIONS[Entry.MODELS](by_hand.state)
     found = evaluate(toy(), START, data, tune_steps)
     for name in ("personal", "global"):
         expected = accuracy(params[f"{name}/matrix"], params[f"{name}/bias"], data)
         assert found.metrics[f"accuracy.{name}"] == pytest.approx(expected, abs=1e-9)
-        logits = data.test_x @ params[f"{name}/matrix"].T + params[f"{name}/bias"]
+        logits = only(data.test_x) @ params[f"{name}/matrix"].T + params[f"{name}/bias"]
         loss = ((logits - np.eye(3)[data.test_y]) ** 2).sum(1).mean()
         assert found.metrics[f"loss.{name}"] == pytest.approx(loss, rel=1e-5)
     assert len(found.metrics) == 4
@@ -54,7 +55,7 @@ def test_tuning_draws_other_minibatches_than_training() -> None:
 
     def recording(entry: Entry) -> Callable[[Values], Values]:
         def run(v: Values) -> Values:
-            drawn[entry].append(v["batch:x"].tobytes())
+            drawn[entry].append(v["batch:x0"].tobytes())
             return FUNCTIONS[entry](v)
 
         return run

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from _inputs import only
 
 from device_agent.config import DataSettings
 from device_agent.sources import load
@@ -64,8 +65,8 @@ def plug_in(folder: str, function: str, **options: Any) -> DataSettings:  # noqa
 )
 def test_a_plug_in_gives_examples(folder: str, function: str, options: dict[str, Any], rows: tuple[int, int]) -> None:
     found = load(plug_in(folder, function, **options))
-    assert (len(found.train_x), len(found.test_x)) == rows
-    assert found.train_x[1].tolist() == ([4, 6] if options.get("scale") else [2, 3])
+    assert (found.count, len(found.test_x)) == rows
+    assert only(found.train_x)[1].tolist() == ([4, 6] if options.get("scale") else [2, 3])
     assert folder not in sys.path
 
 
@@ -99,7 +100,7 @@ def test_npz_with_and_without_test_data(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", train_x=x, train_y=y)
     np.savez_compressed(tmp_path / "b.npz", train_x=x, train_y=y, test_x=x[:2], test_y=y[:2])
     short, full = (load(DataSettings(source=str(tmp_path / name))) for name in ("a.npz", "b.npz"))
-    assert short.test_x.shape == (0, 2)
+    assert only(short.test_x).shape == (0, 2)
     assert full.test_y.tolist() == [0, 1]
 
 
@@ -152,14 +153,14 @@ def test_csv_with_its_label_by_name_or_number(
 ) -> None:
     found = load(csv(tmp_path, text, **options))
     assert found.train_y.tolist() == labels
-    assert (found.train_x.shape, found.test_x.shape) == ((4, 2), (1, 2))
-    assert found.test_x[0, 0] == 9
+    assert (only(found.train_x).shape, only(found.test_x).shape) == ((4, 2), (1, 2))
+    assert only(found.test_x)[0, 0] == 9
 
 
 def test_csv_keeps_the_last_rows_for_testing(tmp_path: Path) -> None:
     found = load(csv(tmp_path, ROWS, label=1, test_fraction=0.4))
-    assert found.test_x.tolist() == [[7, 8], [9, 10]]
-    assert load(csv(tmp_path, ROWS, label=1, test_fraction=0)).test_x.shape == (0, 2)
+    assert only(found.test_x).tolist() == [[7, 8], [9, 10]]
+    assert load(csv(tmp_path, ROWS, label=1, test_fraction=0)).test_y.shape == (0,)
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def ditto_by_hand(w: Params, v: Params, seed: int) -> tuple[Params, Params]:
     """Double precision: how the global model moves, and the personal model."""
     x = w
     for rows in minibatches(DATA, 4, STEPS, seed):
-        batch = (torch.tensor(rows.x).double(), torch.tensor(rows.y), torch.tensor(rows.weight).double())
+        batch = (torch.tensor(rows.x[0]).double(), torch.tensor(rows.y), torch.tensor(rows.weight).double())
         gx, gv = gradient(x, batch), gradient(v, batch)
         x = {name: x[name] - LR * gx[name] for name in x}
         v = {name: v[name] - LR * (gv[name] + LAM * (v[name] - w[name])) for name in v}

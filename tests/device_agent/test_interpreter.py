@@ -44,7 +44,7 @@ def assert_same(found: Tree, expected: Values) -> None:
 @pytest.mark.parametrize("steps", [0, 1, 5])
 def test_a_round_is_what_the_algorithms_page_says(steps: int) -> None:
     data = examples()
-    by_hand = ByHand.opened(W, MODEL, len(data.train_x), {"lr": 0.2})
+    by_hand = ByHand.opened(W, MODEL, data.count, {"lr": 0.2})
     by_hand.batches(data, steps, START.seed)
     by_hand.state |= FUNCTIONS[Entry.FINISH](by_hand.state)
     result = toy().train(START, data, steps)

@@ -44,7 +44,7 @@ def test_a_round_on_onnx_runtime_is_the_round_in_numpy(settings: OnnxSettings) -
     x = START.down["w"]["mean"].astype(np.float64)
     losses = []
     for batch in minibatches(DATA, SIZE, 6, START.seed):
-        gradient = x - np.average(batch.x.astype(np.float64), axis=0, weights=batch.weight)
+        gradient = x - np.average(batch.x[0].astype(np.float64), axis=0, weights=batch.weight)
         losses.append(np.abs(gradient).sum())
         x = x - 0.25 * gradient
     np.testing.assert_allclose(result.upload["delta"]["mean"], x - START.down["w"]["mean"], rtol=1e-5)

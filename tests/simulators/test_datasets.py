@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from _inputs import only
 
 from edgepfl.errors import ConfigError
 from simulators.datasets import device, load
@@ -20,8 +21,9 @@ def test_digits_are_all_dealt_out_and_every_class_is_on_both_sides(options: dict
     assert sum(len(found.train_y) + len(found.test_y) for found in fleet.devices.values()) == 1797
     for found in fleet.devices.values():
         assert set(found.train_y) == set(found.test_y)
-        assert found.train_x.dtype == np.float32
-        assert 0 <= found.train_x.min() < found.train_x.max() <= 1
+        x = only(found.train_x)
+        assert x.dtype == np.float32
+        assert 0 <= x.min() < x.max() <= 1
         if "classes" in options:
             assert len(set(found.train_y)) == 3
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from _inputs import only
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -64,9 +65,9 @@ def test_the_fleet_is_ten_wearers_with_two_arms(cache: Path) -> None:
     assert len(fleet.devices) == 20
     assert (fleet.input_shape, fleet.model, len(fleet.classes)) == ((6, 100), "cnn1d", 7)
     for found in fleet.devices.values():
-        assert found.train_x.shape == (7, 6, 100)  # 120 samples of 400 train: one window each
-        assert found.test_x.shape == (7 * 4, 6, 100)  # 280 test: four
-        assert found.train_x.dtype == np.float32
+        assert only(found.train_x).shape == (7, 6, 100)  # 120 samples of 400 train: one window each
+        assert only(found.test_x).shape == (7 * 4, 6, 100)  # 280 test: four
+        assert only(found.train_x).dtype == np.float32
         assert found.train_y.dtype == np.int64
         assert set(found.train_y) == set(found.test_y) == set(range(7))
     assert (cache / watch_source.CONVERTED).exists()
@@ -145,7 +146,9 @@ def test_no_sample_is_on_both_sides_of_the_split(lengths: list[int], length: int
     found = watch.examples(recordings, Windowing(length, hop, fraction), device="d")
     border = {r.exercise: int(fraction * len(r.samples)) for r in recordings}
     seen = np.concatenate([r.samples[: border[r.exercise]] for r in recordings])
-    numbers = [np.rint(x * seen[:, 0].std() + seen[:, 0].mean()).astype(int) for x in (found.train_x, found.test_x)]
+    numbers = [
+        np.rint(x * seen[:, 0].std() + seen[:, 0].mean()).astype(int) for x in map(only, (found.train_x, found.test_x))
+    ]
     train, test = (set(side.ravel().tolist()) for side in numbers)
     assert not train & test
     starts = dict(enumerate(np.cumsum([0, *lengths])))
@@ -160,8 +163,8 @@ def test_only_the_training_part_normalises() -> None:
     recordings = [Recording(0, np.random.default_rng(0).normal(3, 2, (1000, 6)).astype(np.float32))]
     windowing = Windowing(100, 100, 0.5)
     found = watch.examples(recordings, windowing, device="d")
-    assert np.allclose(found.train_x.mean(axis=(0, 2)), 0, atol=1e-5)
-    assert np.allclose(found.train_x.std(axis=(0, 2)), 1, atol=1e-4)
+    assert np.allclose(only(found.train_x).mean(axis=(0, 2)), 0, atol=1e-5)
+    assert np.allclose(only(found.train_x).std(axis=(0, 2)), 1, atol=1e-4)
     recordings[0].samples[500:] *= 100
     changed = watch.examples(recordings, windowing, device="d")
     assert np.array_equal(found.train_x, changed.train_x)
@@ -173,7 +176,7 @@ def test_a_silent_axis_stays_zero() -> None:
     samples[:, 2] = 4.0
     found = watch.examples([Recording(1, samples)], Windowing(length=50), device="d")
     assert np.isfinite(found.test_x).all()
-    assert not found.train_x[:, 2].any()
+    assert not only(found.train_x)[:, 2].any()
 
 
 def test_a_recording_too_short_for_its_windows_is_refused() -> None:
