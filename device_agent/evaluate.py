@@ -99,8 +99,8 @@ def _sums(
     memory |= {(_MODEL, "", tensor): array for tensor, array in model.items()}
     sums: dict[str, float] = {}
     for batch in held_out(examples, interpreter.plan.batch.size):
-        memory |= memories.batch(batch)
-        interpreter.call(Entry.EVALUATE, memory)
+        memories.put(batch, memory)
+        evaluate()
         values = interpreter.metrics(Entry.EVALUATE, memory, round_)
         sums = {name: sums.get(name, 0.0) + value for name, value in values.items()}
         on_batch()

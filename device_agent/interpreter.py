@@ -20,10 +20,12 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from device_agent import memory as memories
 from device_agent.data import Examples, minibatches
 from device_agent.memory import Memory
-from device_agent.runners import Runner
+from device_agent.runners import Array, Call, Runner, repeat
 from device_agent.wiring import check, wire
 from edgepfl.errors import EdgepflError, GraphFailed
 from edgepfl.plan import Entry, Plan, Role
@@ -110,11 +112,12 @@ class Interpreter:
             Stopped: ``on_step`` raised it.
         """
         memory = self.open(start, examples)
-        sums = {name: 0.0 for name, _ in self._wiring[Entry.STEP].metrics}
+        step, inner = self.repeat(Entry.STEP, memory), self.repeat(Entry.INNER, memory)
+        sums = dict.fromkeys(self._wiring[Entry.STEP].metrics, 0.0)
         for done in self.loop(memory, examples, steps, start.seed):
             for _ in range(self.plan.inner_steps):
-                self.call(Entry.INNER, memory)
-            self.call(Entry.STEP, memory)
+                inner()
+            step()
             for name, value in self.metrics(Entry.STEP, memory, start.round).items():
                 sums[name] += value
             if on_step is not None:
@@ -148,10 +151,14 @@ class Interpreter:
     def loop(self, memory: Memory, examples: Examples, steps: int, seed: int) -> Iterator[int]:
         """Put one minibatch after the other into ``memory`` and give its number, from 1; "steps" follows afterwards."""
         noise = self.plan.by_role(Role.NOISE)
+        count = np.zeros((), np.float32)
+        memory |= memories.scalar("steps", count)
         for done, batch in enumerate(minibatches(examples, self.plan.batch.size, steps, seed)):
-            memory |= memories.batch(batch) | memories.draw(noise, seed, done)
+            memories.put(batch, memory)
+            if noise:
+                memory |= memories.draw(noise, seed, done)
             yield done + 1
-            memory |= memories.scalar("steps", done + 1)
+            count[...] = done + 1
 
     def has(self, entry: Entry) -> bool:
         """Whether the plan has this graph."""
@@ -163,16 +170,35 @@ class Interpreter:
         Raises:
             GraphFailed: it failed, or reads what nothing has set.
         """
-        wiring = self._wiring[entry]
+        graph, wiring = self.plan.graphs[entry], self._wiring[entry]
+        feeds = dict(zip((port.name for port in graph.inputs), self._read(entry, memory), strict=True))
+        results = self._runner.run(entry, feeds)
+        memory |= {place: results[port.name] for port, place in zip(graph.outputs, wiring.outputs, strict=True)}
+
+    def repeat(self, entry: Entry, memory: Memory) -> Callable[[], None]:
+        """One graph as a function that runs it on ``memory`` once more, for one thread.
+
+        What it wrote into ``memory`` stays good for one further call, or for ever after the last.
+
+        Raises:
+            GraphFailed: as :meth:`call`; also what is given.
+        """
+        run: Call | None = None
+
+        def again() -> None:
+            nonlocal run
+            run = run or repeat(self._runner, entry, self.plan.graphs[entry])
+            memory.update(zip(self._wiring[entry].outputs, run(self._read(entry, memory)), strict=True))
+
+        return again
+
+    def _read(self, entry: Entry, memory: Memory) -> list[Array]:
         try:
-            feeds = {port: memory[place] for port, place in wiring.inputs}
+            return [memory[place] for place in self._wiring[entry].inputs]
         except KeyError as error:
             kind, group, tensor = error.args[0]
             what = f"it reads tensor {tensor!r} of {kind} {group!r}, which nothing has set"
             raise GraphFailed(what, where=f"graph {entry}", remedy="Export the bundle again") from None
-        results = self._runner.run(entry, feeds)
-        for port, place in wiring.outputs:
-            memory[place] = results[port]
 
     def metrics(self, entry: Entry, memory: Memory, round_: int) -> dict[str, float]:
         """The metrics that a graph gave.
@@ -180,7 +206,7 @@ class Interpreter:
         Raises:
             GraphFailed: one is not finite.
         """
-        values = {name: float(memory[place]) for name, place in self._wiring[entry].metrics}
+        values = {name: float(memory[place]) for name, place in self._wiring[entry].metrics.items()}
         for name, value in values.items():
             if not math.isfinite(value):
                 raise memories.diverged(f"{name} is {value} in graph {entry}", round_)

@@ -15,7 +15,7 @@ from device_agent.data import Batch
 from device_agent.runners import Array
 from device_agent.wiring import Key
 from edgepfl.errors import GraphFailed, PlanError
-from edgepfl.plan import MODEL, Kind, Plan, SlotPlan, TensorSpec
+from edgepfl.plan import INPUT_LIMIT, MODEL, Kind, Plan, SlotPlan, TensorSpec
 from edgepfl.seeds import generator
 from edgepfl.tree import VALUE, Tree, Trees
 
@@ -25,6 +25,8 @@ Memory: TypeAlias = dict[Key, Array]
 SlotPlans: TypeAlias = Mapping[str, SlotPlan]
 
 _SLOT, _HYPER, _BATCH = Kind.SLOT.value, Kind.HYPER.value, Kind.BATCH.value
+_INPUTS = tuple((_BATCH, "x", str(i)) for i in range(INPUT_LIMIT))
+_TARGETS, _WEIGHTS = (_BATCH, "y", ""), (_BATCH, "weight", "")
 
 
 def scalar(slot: str, value: float) -> Memory:
@@ -93,10 +95,11 @@ def _first(slot: SlotPlan, tensor: str, spec: TensorSpec, model: Tree, memory: M
             raise PlanError(f"a KEEP slot cannot start from {other!r}", where="plan", remedy="Export the bundle again")
 
 
-def batch(rows: Batch) -> Memory:
-    """A minibatch."""
-    inputs: Memory = {(_BATCH, "x", str(i)): x for i, x in enumerate(rows.x)}
-    return inputs | {(_BATCH, "y", ""): rows.y, (_BATCH, "weight", ""): rows.weight}
+def put(rows: Batch, memory: Memory) -> None:
+    """Put a minibatch where the graphs read it."""
+    memory.update(zip(_INPUTS, rows.x, strict=False))  # a model has few of them
+    memory[_TARGETS] = rows.y
+    memory[_WEIGHTS] = rows.weight
 
 
 def draw(slots: SlotPlans, seed: int, step: int) -> Memory:

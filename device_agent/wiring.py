@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -20,25 +21,25 @@ _RESULTS = (Kind.SLOT, Kind.MODEL, Kind.METRIC, Kind.OUTPUT)
 
 @dataclass(frozen=True)
 class Wiring:
-    """The ports of one graph, each with its place.
+    """Where a graph's tensors are.
 
     Attributes:
-        inputs: port name and place.
+        inputs: the place of each input, in the order of the ports.
         outputs: likewise.
-        metrics: metric name and place of each output that is one.
+        metrics: metric's name to the place of the output that is one.
     """
 
-    inputs: tuple[tuple[str, Key], ...]
-    outputs: tuple[tuple[str, Key], ...]
-    metrics: tuple[tuple[str, Key], ...]
+    inputs: tuple[Key, ...]
+    outputs: tuple[Key, ...]
+    metrics: Mapping[str, Key]
 
 
 def wire(graph: Graph) -> Wiring:
     """The wiring of one graph."""
     return Wiring(
-        tuple((port.name, place(port)) for port in graph.inputs),
-        tuple((port.name, place(port)) for port in graph.outputs),
-        tuple((port.group, place(port)) for port in graph.outputs if port.kind is Kind.METRIC),
+        tuple(place(port) for port in graph.inputs),
+        tuple(place(port) for port in graph.outputs),
+        {port.group: place(port) for port in graph.outputs if port.kind is Kind.METRIC},
     )
 
 

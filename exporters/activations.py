@@ -64,15 +64,27 @@ def batch_norm(
     x: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
-    running_mean: Tensor,
-    running_var: Tensor,
-    momentum: float,  # noqa: ARG001  aten's own signature
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,  # noqa: FBT001  aten's own signature
+    momentum: float,  # noqa: ARG001  likewise
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """``aten._native_batch_norm_legit_no_training``: ExecuTorch would make a convolution of it; and two stand-ins."""
+    """``aten.native_batch_norm``, which ExecuTorch would make a convolution of, where it moves no statistics.
+
+    Returns:
+        The output; mean and inverse deviation for the backward pass, empty where the running statistics are taken.
+    """
     shape = (1, -1, *[1] * (x.dim() - 2))
-    scale = torch.rsqrt(running_var + eps)
-    scale = scale if weight is None else scale * weight
-    found = (x - running_mean.reshape(shape)) * scale.reshape(shape)
-    nothing = x.new_zeros(0)
-    return found if bias is None else found + bias.reshape(shape), nothing, nothing
+    if training and running_mean is not None:
+        return NotImplemented  # type: ignore[no-any-return]  # it tells the tracer to keep the operator
+    if training or running_mean is None or running_var is None:
+        over = [0, *range(2, x.dim())]
+        mean = x.mean(over)
+        scale = torch.rsqrt((x - mean.reshape(shape)).square().mean(over) + eps)
+        saved = mean, scale
+    else:
+        mean, scale = running_mean, torch.rsqrt(running_var + eps)
+        saved = x.new_zeros(0), x.new_zeros(0)
+    found = (x - mean.reshape(shape)) * (scale if weight is None else scale * weight).reshape(shape)
+    return found if bias is None else found + bias.reshape(shape), *saved

@@ -91,7 +91,6 @@ OWN: Table = {
     **_POOLING,
     **_PADDING,
     **_interpolations(),
-    aten._native_batch_norm_legit_no_training.default: activations.batch_norm,  # noqa: SLF001  its name
     aten._scaled_dot_product_flash_attention_for_cpu.default: attention,  # noqa: SLF001  likewise
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: attention_backward,  # noqa: SLF001  likewise
     aten._trilinear.default: activations.trilinear,  # noqa: SLF001  likewise
@@ -108,6 +107,7 @@ OWN: Table = {
     aten.hardshrink_backward.default: activations.shrink_backward,
     aten.index.Tensor: lookup.index,
     aten.index_put.default: lookup.index_put,
+    aten.native_batch_norm.default: activations.batch_norm,
     aten.new_empty_strided.default: strided.blank,
     aten.prod.default: activations.product,
     aten.prod.dim_int: activations.product_along,

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from edgepfl.errors import ExportError
 
-STEP_LIMIT = 256
-"""Time steps that are unrolled: some 25 operators each, so an export of more takes minutes."""
+STEP_LIMIT = 128
+"""Time steps that are unrolled: some 30 operators each, so that more take minutes to export."""
 
 Context: TypeAlias = Any  # torch types it as loosely
 

@@ -6,16 +6,18 @@ graph's inputs and outputs out of its memory plan.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from ctypes import addressof, c_char
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from threading import Lock
 
 import numpy as np
 
-from device_agent.runners import Array, positional, trial
+from device_agent.runners import Array, Call, positional, trial
 from device_agent.runners.library import Border, Library, Program, default_folder
+from device_agent.runners.repeated import Repeated
 from edgepfl.bundle import Bundle
 from edgepfl.errors import GraphFailed
 from edgepfl.plan import Entry, Graph
@@ -42,18 +44,40 @@ class _Loaded:
         where = f"graph {entry}"
         positional.check_border(f"{where}, inputs", _kinds(program.inputs), graph.inputs)
         positional.check_border(f"{where}, outputs", _kinds(program.outputs), graph.outputs)
-        self._entry = entry
+        self.entry = entry
+        self.graph = graph
         self._program = program
-        self._graph = graph
         self._empty = [(port.name, port.spec.shape, np.dtype(port.spec.dtype)) for port in graph.outputs]
         self._lock = Lock()
 
     def run(self, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
-        inputs = positional.ordered(self._entry, self._graph.inputs, feeds)
+        inputs = positional.ordered(self.entry, self.graph.inputs, feeds)
         outputs = {name: np.empty(shape, dtype) for name, shape, dtype in self._empty}
-        with self._lock:
-            self._program.run(_addresses(inputs), _addresses(outputs.values()))
+        self.run_at([_address(array) for array in inputs], [_address(array) for array in outputs.values()])
         return outputs
+
+    def run_at(self, inputs: Sequence[int], outputs: Sequence[int]) -> None:
+        """Run it on these addresses."""
+        try:
+            with self._lock:
+                self._program.run(inputs, outputs)
+        except GraphFailed as error:
+            raise _at(self.entry, error, "could not run it") from error
+
+
+class _Binding:
+    """See :class:`device_agent.runners.repeated.Binding`."""
+
+    def __init__(self, loaded: _Loaded, outputs: Sequence[Array]) -> None:
+        self._loaded = loaded
+        self._reads = [0] * len(loaded.graph.inputs)
+        self._writes = [_address(array) for array in outputs]
+
+    def put(self, index: int, array: Array) -> None:
+        self._reads[index] = _address(array)
+
+    def run(self) -> None:
+        self._loaded.run_at(self._reads, self._writes)
 
 
 class ExecutorchRunner:
@@ -74,11 +98,15 @@ class ExecutorchRunner:
 
     def run(self, entry: Entry, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
         """See :meth:`device_agent.runners.Runner.run`."""
-        loaded = self._loaded.get(entry) or self._load(entry)
-        try:
-            return loaded.run(feeds)
-        except GraphFailed as error:
-            raise _at(entry, error, "could not run it") from error
+        return self._of(entry).run(feeds)
+
+    def repeat(self, entry: Entry) -> Call:
+        """See :meth:`device_agent.runners.Repeating.repeat`."""
+        loaded = self._of(entry)
+        return Repeated(entry, loaded.graph, partial(_Binding, loaded))
+
+    def _of(self, entry: Entry) -> _Loaded:
+        return self._loaded.get(entry) or self._load(entry)
 
     def _load(self, entry: Entry) -> _Loaded:
         with self._lock:
@@ -94,9 +122,7 @@ class ExecutorchRunner:
 
 
 def _at(entry: Entry, error: GraphFailed, what: str) -> GraphFailed:
-    """The library's error with its place, unless it has one."""
-    if error.where:
-        return error
+    """The library's error with its place."""
     remedy = "Run edgepfl export again, or report this with the bundle"
     return GraphFailed(f"ExecuTorch {what} ({error.what})", where=f"graph {entry}", remedy=remedy)
 
@@ -105,6 +131,6 @@ def _kinds(borders: tuple[Border, ...]) -> list[positional.Kind]:
     return [(border.dtype, border.shape) for border in borders]
 
 
-def _addresses(arrays: Iterable[Array]) -> list[int]:
+def _address(array: Array) -> int:
     # NumPy's own way takes five times as long, which counts in a step of 100 microseconds, but reads what is read-only.
-    return [addressof(c_char.from_buffer(a.data)) if a.flags.writeable else a.ctypes.data for a in arrays]
+    return addressof(c_char.from_buffer(array.data)) if array.flags.writeable else array.ctypes.data

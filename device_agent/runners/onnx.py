@@ -6,17 +6,19 @@ largest round and never shrinks), no thread that spins while the agent waits, an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock
 
 import numpy as np
 import onnxruntime
 
-from device_agent.runners import Array
+from device_agent.runners import Array, Call
+from device_agent.runners.repeated import Repeated
 from edgepfl.bundle import Bundle
 from edgepfl.errors import BundleError, GraphFailed
-from edgepfl.plan import Entry, Port
+from edgepfl.plan import Entry, Graph, Port
 
 RUNTIME = "onnx"
 """The runtime's name in bundles and in Hello."""
@@ -44,9 +46,39 @@ class OnnxSettings:
 class _Loaded:
     """One graph, loaded and checked against the plan."""
 
-    def __init__(self, session: onnxruntime.InferenceSession) -> None:
+    def __init__(self, entry: Entry, session: onnxruntime.InferenceSession, graph: Graph) -> None:
+        self.entry = entry
         self.session = session
+        self.graph = graph
         self.outputs: list[str] = [output.name for output in session.get_outputs()]
+
+    def run(self, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
+        try:
+            results: list[Array] = self.session.run(self.outputs, feeds)
+        except Exception as error:  # the runtime's exceptions have no common base of their own
+            raise _failed(self.entry, error, f", given {_shapes(feeds)}") from error
+        return dict(zip(self.outputs, results, strict=True))
+
+
+class _Binding:
+    """See :class:`device_agent.runners.repeated.Binding`."""
+
+    def __init__(self, loaded: _Loaded, outputs: Sequence[Array]) -> None:
+        self._loaded = loaded
+        self._names = [port.name for port in loaded.graph.inputs]
+        self._places = loaded.session.io_binding()
+        for port, array in zip(loaded.graph.outputs, outputs, strict=True):
+            kind = array.dtype.type
+            self._places.bind_output(port.name, "cpu", 0, kind, array.shape, array.ctypes.data)
+
+    def put(self, index: int, array: Array) -> None:
+        self._places.bind_cpu_input(self._names[index], array)
+
+    def run(self) -> None:
+        try:
+            self._loaded.session.run_with_iobinding(self._places)
+        except Exception as error:  # likewise
+            raise _failed(self._loaded.entry, error) from error
 
 
 class OnnxRunner:
@@ -68,16 +100,15 @@ class OnnxRunner:
 
     def run(self, entry: Entry, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
         """See :meth:`device_agent.runners.Runner.run`."""
-        loaded = self._loaded.get(entry) or self._load(entry)
-        try:
-            results: list[Array] = loaded.session.run(loaded.outputs, feeds)
-        except Exception as error:  # the runtime's exceptions have no common base of their own
-            raise GraphFailed(
-                f"ONNX Runtime could not run it ({_first_line(error)}), given {_shapes(feeds)}",
-                where=f"graph {entry}",
-                remedy="Run edgepfl export again, or report this with the bundle",
-            ) from error
-        return dict(zip(loaded.outputs, results, strict=True))
+        return self._of(entry).run(feeds)
+
+    def repeat(self, entry: Entry) -> Call:
+        """See :meth:`device_agent.runners.Repeating.repeat`."""
+        loaded = self._of(entry)
+        return Repeated(entry, loaded.graph, partial(_Binding, loaded))
+
+    def _of(self, entry: Entry) -> _Loaded:
+        return self._loaded.get(entry) or self._load(entry)
 
     def _load(self, entry: Entry) -> _Loaded:
         with self._lock:
@@ -100,7 +131,7 @@ class OnnxRunner:
             ) from error
         _check_border(f"graph {entry}, inputs", session.get_inputs(), graph.inputs)
         _check_border(f"graph {entry}, outputs", session.get_outputs(), graph.outputs)
-        return _Loaded(session)
+        return _Loaded(entry, session, graph)
 
 
 def _options(settings: OnnxSettings) -> onnxruntime.SessionOptions:
@@ -131,6 +162,14 @@ def _check_border(where: str, found: list[onnxruntime.NodeArg], ports: tuple[Por
 
 def _show(port: tuple[str, tuple[object, ...]] | None) -> str:
     return "missing" if port is None else f"{port[0]}{list(port[1])}"
+
+
+def _failed(entry: Entry, error: Exception, given: str = "") -> GraphFailed:
+    return GraphFailed(
+        f"ONNX Runtime could not run it ({_first_line(error)}){given}",
+        where=f"graph {entry}",
+        remedy="Run edgepfl export again, or report this with the bundle",
+    )
 
 
 def _shapes(feeds: Mapping[str, Array]) -> str:

@@ -1,25 +1,16 @@
-"""The graphs of ``_graphs`` as ExecuTorch programs, and the native library that runs them."""
+"""The graphs of ``_graphs`` as ExecuTorch programs."""
 
 from __future__ import annotations
 
-import atexit
-import platform
-import shutil
-import tempfile
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 
 import msgspec
 import torch
-from _components import absent
 from _graphs import GRAPHS, bundle
 from torch import Tensor, nn
 
-from device_agent.build_runner import build
-from device_agent.runners import toolchain, wheel
 from edgepfl.bundle import Bundle
-from edgepfl.errors import ConfigError
 from edgepfl.plan import Entry, Graph
 from exporters.executorch import load, quiet
 
@@ -81,17 +72,3 @@ def executorch_bundle() -> Bundle:
     """The bundle of ``_graphs`` for ExecuTorch alone."""
     graphs = {entry: lowered(FUNCTIONS[entry], zeros(graph)) for entry, graph in GRAPHS.items()}
     return msgspec.structs.replace(bundle(), graphs={"executorch": graphs})
-
-
-@cache
-def library_folder() -> Path:
-    """The native library, built once for all tests."""
-    folder = Path(tempfile.mkdtemp(prefix="edgepfl-runner-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    try:
-        tools = toolchain.toolchain(platform.machine())
-        package = wheel.examine(wheel.installed(tools.target), tools.target)
-    except ConfigError as error:
-        absent(error.what, error.remedy)
-    build(tools, package, folder / "runner")
-    return folder / "runner"

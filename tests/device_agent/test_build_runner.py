@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import torch
 from _components import absent
-from _pte import library_folder, lowered
+from _pte import lowered
+from _runner_library import library_folder
 from torch.nn import functional
 
 from device_agent import build_runner

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from _graphs import bundle
-from _pte import executorch_bundle, library_folder
+from _pte import executorch_bundle
+from _runner_library import library_folder
 
 from device_agent import config
 from device_agent.config import RuntimeSettings

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from _components import absent
 from _graphs import GRAPHS
-from _pte import executorch_bundle, library_folder
+from _pte import executorch_bundle
+from _runner_library import library_folder
 
 from device_agent.runners import trial
 from device_agent.runners.executorch import ExecutorchRunner, ExecutorchSettings

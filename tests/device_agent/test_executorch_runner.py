@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 from _graphs import BATCH_X, GRAPHS, LR, SIZE, X, bundle
-from _pte import executorch_bundle, library_folder, lowered
+from _pte import executorch_bundle, lowered
+from _runner_library import library_folder
 
 from device_agent.data import Examples, minibatches
 from device_agent.evaluate import evaluate

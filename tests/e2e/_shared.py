@@ -34,7 +34,7 @@ def _digits_bundle() -> bytes:
 
 @cache
 def _watch_bundle() -> bytes:
-    return pack(build(algorithms.build("ditto", SETTINGS), cnn1d()))
+    return pack(build(algorithms.build("ditto", SETTINGS), cnn1d(), runtimes=("onnx", "executorch")))
 
 
 def digits_bundle(folder: Path) -> Path:
@@ -43,7 +43,7 @@ def digits_bundle(folder: Path) -> Path:
 
 
 def watch_bundle(folder: Path) -> Path:
-    """Ditto on the 1-D CNN for the watch's windows, as a file."""
+    """Ditto on the 1-D CNN for the watch's windows, for both runtimes, as a file."""
     return _saved(folder, _watch_bundle())
 
 

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
+from _runner_library import library_folder
 from _shared import command, digits_bundle, watch_bundle, windows
 
 from coordinator import asking
@@ -17,7 +19,7 @@ from coordinator.status import RunStatus
 from edgepfl.errors import RunError
 from simulators.broker import open_broker
 
-MOST_MIB = 65
+MOST_MIB = {"onnx": 65, "executorch": 60}
 DEVICE_TESTS = Path(__file__).parents[1] / "device_agent"
 FORBIDDEN = ("torch", "edgepfl.algorithms", "onnx", "onnxscript", "exporters", "coordinator", "simulators")
 
@@ -117,7 +119,16 @@ async def trained(state: Path, bundle: Path) -> RunStatus:
     return last
 
 
-def test_an_agent_that_took_part_in_a_run_is_small_and_never_imported_torch(tmp_path: Path) -> None:
+def settings(runtime: str) -> str:
+    """The agent's, for a runtime."""
+    library = f'library = "{library_folder()}"\n' if runtime == "executorch" else ""
+    return f'[runtime]\nkind = "{runtime}"\n{library}'
+
+
+@pytest.mark.parametrize(("runtime", "other"), [("onnx", "executorch"), ("executorch", "onnxruntime")])
+def test_an_agent_that_took_part_in_a_run_is_small_and_never_imported_torch(
+    runtime: str, other: str, tmp_path: Path
+) -> None:
     data = windows(90, seed=1)
     np.savez(tmp_path / "data.npz", train_x=data.train_x, train_y=data.train_y, test_x=data.test_x, test_y=data.test_y)
     (tmp_path / "plug_in.py").write_text(PLUG_IN, encoding="utf-8")
@@ -127,7 +138,7 @@ def test_an_agent_that_took_part_in_a_run_is_small_and_never_imported_torch(tmp_
         (tmp_path / "coordinator.toml").write_text(f'state = "coordinator"\n{fleet}', encoding="utf-8")
         (tmp_path / "agent.toml").write_text(
             f'device = "pi-1"\nstate = "agent"\n{fleet}[data]\nsource = "plug_in:load"\n'
-            f'options = {{path = "{tmp_path}/data.npz", record = "{tmp_path}"}}\n',
+            f'options = {{path = "{tmp_path}/data.npz", record = "{tmp_path}"}}\n{settings(runtime)}',
             encoding="utf-8",
         )
         with (
@@ -139,8 +150,9 @@ def test_an_agent_that_took_part_in_a_run_is_small_and_never_imported_torch(tmp_
             agent.measure()
     assert (status.status, status.round) == ("done", 3)
     assert "accuracy.personal" in status.metrics
-    assert 20 < agent.pss_mib <= MOST_MIB
+    assert 20 < agent.pss_mib <= MOST_MIB[runtime]
     for when in ("start", "end"):
         modules = json.loads((tmp_path / f"{when}.json").read_text(encoding="utf-8"))
         assert forbidden(modules) == []
         assert "device_agent.service" in modules
+    assert other not in modules

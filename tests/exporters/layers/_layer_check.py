@@ -112,6 +112,12 @@ class _Side(nn.Module):
         return [layer(*(next(left) for _ in range(n))) for layer, n in zip(self.layers, self._counts, strict=True)]
 
 
+def everywhere(cases: Sequence[Case], tables: Iterable[str]) -> list[tuple[Case, str]]:
+    """Every case with the first table of decompositions, every third with each of the others."""
+    first, *others = tables
+    return [(each, first) for each in cases] + [(each, t) for i, t in enumerate(others) for each in cases[i::3]]
+
+
 def together(cases: Sequence[Case]) -> Case:
     """Several cases in one graph; none loses by it, for no two share a value."""
     shapes = tuple(shape for each in cases for shape in each.shapes)

@@ -87,4 +87,4 @@ def test_attention_on_a_runtime(runtime: str) -> None:
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_transformers_on_a_runtime(runtime: str) -> None:
-    assert exported(together([TRANSFORMERS[1], TRANSFORMERS[3], TRANSFORMERS[4]]), runtime) > 1000
+    assert exported(together([TRANSFORMERS[2], TRANSFORMERS[5]]), runtime) > 1000

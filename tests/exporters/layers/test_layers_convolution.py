@@ -4,7 +4,7 @@ import itertools
 from typing import Any
 
 import pytest
-from _layer_check import RUNTIMES, Case, case, decomposed, exported, together
+from _layer_check import RUNTIMES, Case, case, decomposed, everywhere, exported, together
 from torch import nn
 
 from exporters.decompositions import complete
@@ -55,8 +55,7 @@ TRANSPOSED = [
 ]
 
 
-@pytest.mark.parametrize("table", TABLES)
-@pytest.mark.parametrize("layer", [*ORDINARY, *TRANSPOSED], ids=str)
+@pytest.mark.parametrize(("layer", "table"), everywhere([*ORDINARY, *TRANSPOSED], TABLES), ids=str)
 def test_convolution_is_torchs_for_every_runtimes_decompositions(layer: Case, table: str) -> None:
     assert decomposed(layer, TABLES[table]()) > 100
 

@@ -4,7 +4,7 @@ import itertools
 from typing import Any
 
 import pytest
-from _layer_check import RUNTIMES, Case, case, decomposed, exported, tied, together
+from _layer_check import RUNTIMES, Case, case, decomposed, everywhere, exported, tied, together
 from torch import nn
 
 from exporters.decompositions import complete
@@ -45,8 +45,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("table", TABLES)
-@pytest.mark.parametrize("layer", CASES, ids=str)
+@pytest.mark.parametrize(("layer", "table"), everywhere(CASES, TABLES), ids=str)
 def test_pooling_is_torchs_ties_included(layer: Case, table: str) -> None:
     assert decomposed(layer, TABLES[table]()) > 40
 

@@ -55,8 +55,8 @@ def test_recurrent_layers_are_torchs(layer: Case) -> None:
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_recurrent_layers_on_a_runtime(runtime: str) -> None:
     layers = [
-        _recurrent("GRU", num_layers=2, bidirectional=True, batch_first=True),
-        _recurrent("LSTM", bidirectional=True),
+        _recurrent("GRU", bidirectional=True, batch_first=True),
+        _recurrent("LSTM"),
         _recurrent("RNN"),
         _started("LSTM"),
         case("GRUCell", lambda: nn.GRUCell(4, 3), (2, 4)),
