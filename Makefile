@@ -43,8 +43,10 @@ demo: $(STAMP)-sim
 test: $(STAMP)-dev
 ifeq ($(TESTS),)
 	$(MAKE) --no-print-directory lint
-endif
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
+else
 	$(BIN)/python -m pytest $(TESTS)
+endif
 
 lint: $(STAMP)-dev
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pre-commit run --all-files --show-diff-on-failure

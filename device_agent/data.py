@@ -90,7 +90,7 @@ def named(name: str, inputs: Array | Inputs) -> Iterator[tuple[str, Array]]:
 class Batch(NamedTuple):
     """A minibatch of static size.
 
-    Its arrays are used again for the next one: valid until that is asked for.
+    Its arrays are the next one's too: valid until that is asked for.
     """
 
     x: Inputs
@@ -109,8 +109,8 @@ def minibatches(examples: Examples, size: int, steps: int, seed: int) -> Iterato
     """
     n = examples.count
     orders = (generator(seed, "minibatch", epoch).permutation(n) for epoch in itertools.count())
-    batches = (batch for order in orders for batch in _cut(order, size))
-    return _gather(examples.train_x, examples.train_y, itertools.islice(batches, steps), size)
+    cuts = itertools.chain.from_iterable(_cut(order, size) for order in orders)
+    return _gather(examples.train_x, examples.train_y, itertools.islice(cuts, steps), size)
 
 
 def held_out(examples: Examples, size: int) -> Iterator[Batch]:
@@ -121,24 +121,25 @@ def held_out(examples: Examples, size: int) -> Iterator[Batch]:
 
 def _cut(order: Array, size: int) -> Iterator[tuple[Array, int]]:
     """The rows of each minibatch, and how many of them count."""
-    for start in range(0, len(order), size):
-        rows = order[start : start + size]
-        # A short one is filled with its own rows: zeros could make a graph give NaN.
-        yield rows if len(rows) == size else np.resize(rows, size), len(rows)
+    whole, rest = divmod(len(order), size)
+    yield from zip(order[: whole * size].reshape(whole, size), itertools.repeat(size))
+    if rest:
+        # A short one is filled with its own rows, again and again: zeros could make a graph give NaN.
+        yield order[whole * size :].take(np.arange(size), mode="wrap"), rest
 
 
 def _gather(x: Array | Inputs, y: Array, cuts: Iterator[tuple[Array, int]], size: int) -> Iterator[Batch]:
-    inputs = x if isinstance(x, tuple) else (x,)
-    batch = Batch(
-        tuple(np.empty((size, *each.shape[1:]), each.dtype) for each in inputs),
-        np.empty((size, *y.shape[1:]), y.dtype),
-        np.empty(size, np.float32),
-    )
+    sources = (*x, y) if isinstance(x, tuple) else (x, y)
+    *inputs, targets = [np.empty((size, *source.shape[1:]), source.dtype) for source in sources]
+    batch = Batch(tuple(inputs), targets, np.ones(size, np.float32))
+    pairs = list(zip(sources, (*inputs, targets), strict=True))
+    before = size
     for rows, count in cuts:
-        for source, gathered in zip((*inputs, y), (*batch.x, batch.y), strict=True):
-            np.take(source, rows, axis=0, out=gathered, mode="clip")  # "raise" would gather into a buffer first
-        batch.weight[:count] = 1
-        batch.weight[count:] = 0
+        for source, gathered in pairs:
+            source.take(rows, 0, gathered, "clip")  # "raise" would gather into a buffer first
+        if count != before:
+            batch.weight[:count], batch.weight[count:] = 1, 0
+            before = count
         yield batch
 
 

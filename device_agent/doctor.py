@@ -13,20 +13,25 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from math import inf, isfinite
+from operator import itemgetter
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from device_agent.config import RuntimeSettings
 from device_agent.footprint import pss
-from device_agent.runners import Runner
+from device_agent.runners import Array, Runner, repeat
 from device_agent.runners.choice import choose
 from edgepfl.bundle import Bundle, Golden, golden_vectors, unpack
-from edgepfl.errors import BundleError, ConfigError
-from edgepfl.plan import Entry
+from edgepfl.errors import BundleError, ConfigError, GraphFailed
+from edgepfl.plan import Entry, Graph
 
 REPEATS = 10
-"""Calls of each graph: a fault may come only with the second."""
+"""Calls of each graph: a fault may come only with a later one."""
+
+_POISON = -(2**62)  # far from any output, in float32 and in int64
 
 _EPILOG = """\
 examples:
@@ -35,7 +40,7 @@ examples:
 
 Give it the file that edgepfl export wrote.  The exit status is 0 where every graph gave its
 numbers in each of ten calls, and 1 where one did not: then do not train on this device,
-and report the line with the versions.
+and report what this prints.  It is 2 where nothing could be checked.
 """
 
 
@@ -46,28 +51,33 @@ class Finding:
     Attributes:
         graph: which.
         ok: whether every output was within its allowed error in every call.
-        worst: the greatest error, in units of what is allowed; infinite where an output is not a number.
+        worst: the greatest error, in units of what is allowed; infinite where an output is not a number, or there is
+            none.
         output: where it was.
-        us: microseconds of the fastest call.
+        call: in which, from 1.
+        us: microseconds of the fastest call; infinite where there was none.
+        failure: why the runtime could not load or run it; empty where it could.
     """
 
     graph: str
     ok: bool
     worst: float
-    output: str
-    us: float
+    output: str = ""
+    call: int = 0
+    us: float = inf
+    failure: str = ""
 
 
 def examine(bundle: Bundle, runner: Runner) -> Iterator[Finding]:
-    """Repeat every golden call.
+    """Repeat every golden call, as an agent repeats its steps.
 
     Args:
         bundle: with its golden vectors.
         runner: of this device.
 
     Raises:
-        BundleError: a graph has no golden vectors, or other ones.
-        GraphFailed: the runtime cannot load or run a graph.
+        BundleError: a graph has no golden vectors, or another border than the plan's.
+        CodecError: its golden vectors are not the graph's.
     """
     for entry, graph in bundle.plan.graphs.items():
         if entry not in bundle.golden:
@@ -76,21 +86,37 @@ def examine(bundle: Bundle, runner: Runner) -> Iterator[Finding]:
                 where=f"graph {entry}",
                 remedy="Take the file that edgepfl export wrote: what a coordinator sends on has none",
             )
-        yield _examine(entry, golden_vectors(graph, bundle.golden[entry], where=f"golden {entry}"), runner)
+        golden = golden_vectors(graph, bundle.golden[entry], where=f"golden {entry}")
+        try:
+            yield _examine(entry, graph, golden, runner)
+        except GraphFailed as error:
+            yield Finding(entry.value, ok=False, worst=inf, failure=str(error))
 
 
-def _examine(entry: Entry, golden: Golden, runner: Runner) -> Finding:
-    worst, output, fastest = -1.0, "", float("inf")
-    for _ in range(REPEATS):
+def _examine(entry: Entry, graph: Graph, golden: Golden, runner: Runner) -> Finding:
+    feeds = [golden.feeds[port.name] for port in graph.inputs]
+    call = repeat(runner, entry, graph)
+    errors: list[tuple[float, str, int]] = []
+    fastest = inf
+    for number in range(1, REPEATS + 1):
         started = time.perf_counter()
-        found = runner.run(entry, golden.feeds)
+        outputs = call(feeds)
         fastest = min(fastest, time.perf_counter() - started)
-        for name, wanted in golden.expected.items():
-            error = float(np.max(np.abs(found[name] - wanted))) / float(golden.allowed[name])
-            error = error if np.isfinite(error) else float("inf")
-            if error > worst:
-                worst, output = error, name
-    return Finding(entry.value, worst <= 1, worst, output, 1e6 * fastest)
+        for port, found in zip(graph.outputs, outputs, strict=True):
+            errors.append((_error(found, golden, port.name), port.name, number))
+            found.fill(_POISON)  # what a later call leaves out must not look right
+    worst, output, number = max(errors, key=itemgetter(0))
+    return Finding(entry.value, worst <= 1, worst, output, number, 1e6 * fastest)
+
+
+def _error(found: Array, golden: Golden, name: str) -> float:
+    """The greatest error of an output, in units of what is allowed."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        error = float(np.max(np.abs(found - golden.expected[name])))
+    allowed = float(golden.allowed[name])
+    if error == 0:
+        return 0.0
+    return error / allowed if isfinite(error) and allowed > 0 else inf
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -100,15 +126,8 @@ def main(arguments: Sequence[str]) -> int:
         EdgepflError: the bundle or the runtime is not there or unusable.
     """
     words = _parser().parse_args(arguments)
-    try:
-        data = words.bundle.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"it cannot be read ({error.strerror})", where=str(words.bundle)) from error
-    bundle = unpack(data, where=str(words.bundle))
-    runtimes = ", ".join(sorted(bundle.graphs))
-    if words.runtime not in bundle.graphs:
-        raise BundleError(f"it has no {words.runtime} graphs, only {runtimes}", where=str(words.bundle))
-    choice = choose(RuntimeSettings(kind=words.runtime, threads=words.threads, library=words.library))
+    bundle = _read(words.bundle, words.runtime)
+    choice = choose(_settings(words))
     findings = list(examine(bundle, choice.runner(bundle)))
     ok = all(finding.ok for finding in findings)
     about = {
@@ -124,6 +143,21 @@ def main(arguments: Sequence[str]) -> int:
     else:
         _tell(findings, about)
     return 0 if ok else 1
+
+
+def _read(file: Path, runtime: str) -> Bundle:
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"it cannot be read ({error.strerror})", where=str(file)) from error
+    bundle = unpack(data, where=str(file))
+    if runtime not in bundle.graphs:
+        raise BundleError(
+            f"it has no {runtime} graphs, only {', '.join(sorted(bundle.graphs)) or 'none'}",
+            where=str(file),
+            remedy=f"Export it with --runtimes {runtime}, or try another --runtime",
+        )
+    return bundle
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -142,15 +176,27 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _settings(words: argparse.Namespace) -> RuntimeSettings:
+    given = {"kind": words.runtime, "threads": words.threads, "library": words.library}
+    try:
+        return msgspec.convert(given, RuntimeSettings)
+    except msgspec.ValidationError as error:
+        raise ConfigError(str(error), where="the command's options") from error
+
+
 def _plain(finding: Finding) -> dict[str, object]:
     """As JSON has it, which knows no infinity."""
-    return {**asdict(finding), "worst": finding.worst if np.isfinite(finding.worst) else None}
+    return {name: None if value == inf else value for name, value in asdict(finding).items()}
 
 
 def _tell(findings: Sequence[Finding], about: Mapping[str, object]) -> None:
-    print(", ".join(f"{name} {value}" for name, value in about.items()))
+    print(", ".join(f"{name} {value}" for name, value in about.items() if value is not None))
     for each in findings:
-        verdict = "ok   " if each.ok else "WRONG"
-        print(
-            f"{verdict} {each.graph:<9} {each.us:>10,.0f} us   error {each.worst:.3f} of what is allowed, {each.output}"
-        )
+        print(f"{'ok   ' if each.ok else 'WRONG'} {each.graph:<9} {_story(each)}")
+
+
+def _story(finding: Finding) -> str:
+    if finding.failure:
+        return finding.failure
+    place = f", {finding.output} in call {finding.call}" if finding.worst else ""
+    return f"{finding.us:>10,.0f} us   error {finding.worst:.3f} of what is allowed{place}"

@@ -55,24 +55,29 @@ def evaluate(
         on_batch: called after each minibatch; may raise :class:`~device_agent.interpreter.Stopped`.
 
     Raises:
-        PlanError, GraphFailed: as :meth:`Interpreter.train`; also a plan without models to evaluate.
+        PlanError, GraphFailed: as :meth:`Interpreter.train`; also a plan without models to evaluate, or whose
+            evaluation does not tell what the examples weigh.
     """
     plan = interpreter.plan
     if not (plan.models and interpreter.has(Entry.MODELS) and interpreter.has(Entry.EVALUATE)):
         raise PlanError("the plan has no models to evaluate", remedy="Export the bundle again")
+    if not any(port.kind is Kind.METRIC and port.group == _WEIGHT for port in plan.graphs[Entry.EVALUATE].outputs):
+        what = f"it does not tell the sum of the weights, as metric {_WEIGHT!r}"
+        raise PlanError(what, where=f"graph {Entry.EVALUATE}", remedy="Export the bundle again")
     memory = interpreter.open(start, examples)
     if interpreter.has(Entry.TUNE):
+        tune = interpreter.repeat(Entry.TUNE, memory)
         for _ in interpreter.loop(memory, examples, tune_steps, derive(start.seed, "tune")):
-            interpreter.call(Entry.TUNE, memory)
+            tune()
             on_batch()
     interpreter.call(Entry.MODELS, memory)
     models = {name: _model(interpreter, memory, name, start.round) for name in plan.models}
     metrics: dict[str, float] = {}
     if len(examples.test_y):
         for name, model in models.items():
-            sums = _sums(interpreter, memory, model, examples, start.round, on_batch)
-            weight = sums.pop(_WEIGHT)
-            metrics |= {f"{metric}.{name}": total / weight for metric, total in sums.items()}
+            memory |= {(_MODEL, "", tensor): array for tensor, array in model.items()}
+            found = _means(interpreter, memory, examples, start.round, on_batch)
+            metrics |= {f"{metric}.{name}": value for metric, value in found.items()}
     return Evaluation(metrics, models[plan.models[0]])
 
 
@@ -87,21 +92,26 @@ def _model(interpreter: Interpreter, memory: Memory, name: str, round_: int) -> 
     return model
 
 
-def _sums(
+def _means(
     interpreter: Interpreter,
     memory: Memory,
-    model: Tree,
     examples: Examples,
     round_: int,
     on_batch: Callable[[], None],
 ) -> dict[str, float]:
-    """The evaluation graph's sums over the test data, of the weights among them."""
-    memory |= {(_MODEL, "", tensor): array for tensor, array in model.items()}
+    """Each metric of the model in ``memory``, over the test data."""
     sums: dict[str, float] = {}
+    call = interpreter.repeat(Entry.EVALUATE, memory)
     for batch in held_out(examples, interpreter.plan.batch.size):
         memories.put(batch, memory)
-        evaluate()
-        values = interpreter.metrics(Entry.EVALUATE, memory, round_)
-        sums = {name: sums.get(name, 0.0) + value for name, value in values.items()}
+        call()
+        interpreter.add_metrics(Entry.EVALUATE, memory, sums, round_)
         on_batch()
-    return sums
+    weight = sums.pop(_WEIGHT)
+    if weight <= 0:
+        raise GraphFailed(
+            f"it gives {weight:g} for the sum of the weights of {len(examples.test_y)} examples",
+            where=f"graph {Entry.EVALUATE}",
+            remedy="Check this device with edgepfl doctor, and export the bundle again",
+        )
+    return {name: total / weight for name, total in sums.items()}

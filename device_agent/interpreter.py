@@ -20,8 +20,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from device_agent import memory as memories
 from device_agent.data import Examples, minibatches
 from device_agent.memory import Memory
@@ -113,13 +111,12 @@ class Interpreter:
         """
         memory = self.open(start, examples)
         step, inner = self.repeat(Entry.STEP, memory), self.repeat(Entry.INNER, memory)
-        sums = dict.fromkeys(self._wiring[Entry.STEP].metrics, 0.0)
+        sums: dict[str, float] = {}
         for done in self.loop(memory, examples, steps, start.seed):
             for _ in range(self.plan.inner_steps):
                 inner()
             step()
-            for name, value in self.metrics(Entry.STEP, memory, start.round).items():
-                sums[name] += value
+            self.add_metrics(Entry.STEP, memory, sums, start.round)
             if on_step is not None:
                 on_step(done)
         self.call(Entry.FINISH, memory)
@@ -151,8 +148,8 @@ class Interpreter:
     def loop(self, memory: Memory, examples: Examples, steps: int, seed: int) -> Iterator[int]:
         """Put one minibatch after the other into ``memory`` and give its number, from 1; "steps" follows afterwards."""
         noise = self.plan.by_role(Role.NOISE)
-        count = np.zeros((), np.float32)
-        memory |= memories.scalar("steps", count)
+        memory |= (steps_done := memories.scalar("steps", 0))
+        (count,) = steps_done.values()
         for done, batch in enumerate(minibatches(examples, self.plan.batch.size, steps, seed)):
             memories.put(batch, memory)
             if noise:
@@ -200,14 +197,14 @@ class Interpreter:
             what = f"it reads tensor {tensor!r} of {kind} {group!r}, which nothing has set"
             raise GraphFailed(what, where=f"graph {entry}", remedy="Export the bundle again") from None
 
-    def metrics(self, entry: Entry, memory: Memory, round_: int) -> dict[str, float]:
-        """The metrics that a graph gave.
+    def add_metrics(self, entry: Entry, memory: Memory, sums: dict[str, float], round_: int) -> None:
+        """Add the metrics that a graph gave to ``sums``.
 
         Raises:
             GraphFailed: one is not finite.
         """
-        values = {name: float(memory[place]) for name, place in self._wiring[entry].metrics.items()}
-        for name, value in values.items():
+        for name, place in self._wiring[entry].metrics.items():
+            value = float(memory[place])
             if not math.isfinite(value):
                 raise memories.diverged(f"{name} is {value} in graph {entry}", round_)
-        return values
+            sums[name] = sums.get(name, 0.0) + value

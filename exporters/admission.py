@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from edgepfl.errors import ExportError
 from exporters.model import Model, dry_run
+from exporters.objectives import cross_entropy
 
 
 def admit(model: Model) -> None:
@@ -64,6 +65,12 @@ def _writes(tensor: Tensor) -> int:
 
 def _admit_loss(model: Model, outputs: torch.Tensor) -> None:
     """The loss and each metric give one number for each example."""
+    if model.loss is cross_entropy and outputs.dim() > 1 and outputs.shape[1] == 1:
+        raise ExportError(
+            "cross_entropy of a single class is 0 whatever the model gives",
+            where=f"loss of {model.name}",
+            remedy="Choose mse or huber for a number, bce for yes or no",
+        )
     dtype = torch.int64 if model.target.dtype == "int64" else outputs.dtype
     y = torch.zeros(model.batch, *model.target.shape, dtype=dtype)
     for name, judge in {"loss": model.loss, **model.metrics}.items():
@@ -74,7 +81,7 @@ def _admit_loss(model: Model, outputs: torch.Tensor) -> None:
             raise ExportError(
                 f"it fails on outputs {list(outputs.shape)} and targets {list(y.shape)} ({error})",
                 where=where,
-                remedy="Check the loss and the shape of the target",
+                remedy="Leave out the target's shape, which the outputs tell, or choose another loss",
             ) from error
         if not isinstance(found, torch.Tensor) or found.shape != (model.batch,) or not found.is_floating_point():
             shape = list(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from exporters.model import Model
+if TYPE_CHECKING:  # it looks for whom to blame itself
+    from exporters.model import Model
 
 
 class Calls:
@@ -29,6 +30,11 @@ class Calls:
             return ""
         names = {module: name for name, module in inside[0].named_modules()}
         return label(names.get(inside[-1], ""), inside[-1])
+
+    @property
+    def part(self) -> str:
+        """Likewise with a colon, to begin a sentence with; empty for the whole model, too."""
+        return f"{self.where}: " if self.where and len(self._inside) > 1 else ""
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[Calls]:

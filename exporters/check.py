@@ -90,24 +90,33 @@ class _Call:
 def _agreed(checked: Checked, run: Run, draws: Draws, padding: Padding, where: str) -> _Call:
     """Inputs at which graph and reference agree.
 
-    Where ReLU or pooling is about to switch, rounding alone decides the gradient, on every runtime differently, and in
-    a deep network some switch is always near.  So disagreement counts at once where the reference is smooth, and
-    elsewhere only if it comes again with every fresh inputs: a wrong graph is wrong on them all.
+    Where ReLU or pooling is about to switch, rounding alone decides the gradient, on every runtime differently.  So
+    disagreement counts at once where the reference is smooth, and elsewhere only if it comes again with fresh inputs.
+
+    In a network of many layers that normalise and switch, some switch is always near: torch in single precision is then
+    off by a tenth itself.  There is no input at which every output agrees, but switches meet another output each time,
+    and a wrong graph is wrong on all inputs.  So each output must have agreed once, and at one of the inputs, which
+    become the golden ones, all must be off by no more than the reference moves.
     """
-    disagreement: GraphMismatch | None = None
+    always: set[str] | None = None
+    explained: _Call | None = None
     for _ in range(_ATTEMPTS):
         call = _drawn(checked, draws, padding)
-        try:
-            for _ in range(REPEATS):
-                _compare(run(call.feeds), call.expected, checked.ports, where)
-        except GraphMismatch as error:
-            if all(moved <= _allowed(call.expected[name]) for name, moved in _moved(checked, call, draws).items()):
-                raise
-            disagreement = error
-        else:
+        errors = _errors(run, call, checked.ports, where)
+        wrong = {name for name, error in errors.items() if error > _allowed(call.expected[name])}
+        if not wrong:
             return call
-    assert disagreement is not None  # noqa: S101  there is at least one attempt
-    raise disagreement
+        moved = _moved(checked, call, draws)
+        always = wrong if always is None else always & wrong
+        if all(far <= _allowed(call.expected[name]) for name, far in moved.items()):
+            raise _mismatch(min(wrong), call, errors, where)
+        if all(error <= _allowed(call.expected[name]) + moved[name] for name, error in errors.items()):
+            explained = explained or call
+    if explained is None:
+        raise _mismatch(min(always or wrong), call, errors, where)
+    if always:
+        raise _undecided(_mismatch(min(always), call, errors, where))
+    return explained
 
 
 def _drawn(checked: Checked, draws: Draws, padding: Padding) -> _Call:
@@ -146,18 +155,35 @@ def _same_beside_others(checked: Checked, call: _Call, draws: Draws) -> None:
             )
 
 
-def _compare(found: Arrays, expected: Arrays, ports: Graph, where: str) -> None:
-    for port in ports.outputs:
-        actual, wanted = found[port.name], expected[port.name]
-        if actual.shape != wanted.shape or actual.dtype != np.float32:
-            raise GraphMismatch(f"{port.name} is {actual.dtype}{list(actual.shape)}", where=where)
-        worst = _apart(actual, wanted)
-        if not worst <= _allowed(wanted):  # NaN is no match
-            raise GraphMismatch(
-                f"{port.name} is off by {worst:.3g}, and its greatest element is {np.max(np.abs(wanted)):.3g}",
-                where=where,
-                remedy="Do not use this graph; report the layer that is responsible",
-            )
+def _errors(run: Run, call: _Call, ports: Graph, where: str) -> dict[str, float]:
+    """The greatest error of each output in several runs."""
+    errors = dict.fromkeys(call.expected, 0.0)
+    for _ in range(REPEATS):
+        found = run(call.feeds)
+        for port in ports.outputs:
+            actual, wanted = found[port.name], call.expected[port.name]
+            if actual.shape != wanted.shape or actual.dtype != np.float32:
+                raise GraphMismatch(f"{port.name} is {actual.dtype}{list(actual.shape)}", where=where)
+            errors[port.name] = max(errors[port.name], worst := _apart(actual, wanted))
+            if not np.isfinite(worst):
+                raise _mismatch(port.name, call, {port.name: worst}, where)
+    return errors
+
+
+def _mismatch(name: str, call: _Call, errors: Mapping[str, float], where: str) -> GraphMismatch:
+    return GraphMismatch(
+        f"{name} is off by {errors[name]:.3g}, and its greatest element is {np.max(np.abs(call.expected[name])):.3g}",
+        where=where,
+        remedy="Do not use this graph; report the layer that is responsible",
+    )
+
+
+def _undecided(error: GraphMismatch) -> GraphMismatch:
+    return GraphMismatch(
+        f"{error.what}: rounding alone does as much here, so nobody can tell whether the graph is right",
+        where=error.where,
+        remedy="Normalise over more values (a larger --batch, larger inputs, GroupNorm), or freeze BatchNorm: .eval()",
+    )
 
 
 def _allowed(wanted: NDArray[Any]) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import hashlib
 import os
 import sys
@@ -14,33 +13,40 @@ from pathlib import Path
 from edgepfl import algorithms, bundle
 from edgepfl.bundle import Bundle
 from edgepfl.errors import ConfigError
-from edgepfl.plan import Entry, ExampleSpec, Shape
+from edgepfl.plan import Entry, ExampleSpec, Plan, Shape
+from exporters.named import read
 
 _EPILOG = """\
 examples:
   edgepfl export --model exporters.zoo:cnn1d --algorithm ditto -o watch.bundle
   edgepfl export --model my_models:make_net --input 6,100 \\
       --algorithm fedper --personal 'head.*' --set lr=0.1 -o watch.bundle
-  edgepfl export --model torchvision.models:resnet18 --model-arg num_classes=10 --input 3,32,32 \\
-      --algorithm fedavg --runtimes onnx,executorch -o resnet.bundle
+  edgepfl export --model torchvision.models:squeezenet1_1 --model-arg num_classes=10 \\
+      --input 3,32,32 --algorithm fedavg --runtimes onnx,executorch -o pictures.bundle
   edgepfl export --model my_models:Forecast --input 24,3 --input 8:int64 --loss huber --metric mae \\
       --algorithm apfl -o forecast.bundle
 
---model names a function or class that gives a torch.nn.Module for one minibatch of each
---input, or an exporters.model.Model, which knows its own inputs and loss.  An input is a
-shape without the batch, then its type, float32 unless said, and of int64 how many values
-there are: 20:int64:1000 is 20 numbers from 0 to 999.
+--model names a function or class that gives a torch.nn.Module, or an exporters.model.Model,
+which knows its own inputs and loss.  The module is called with one minibatch of each --input,
+in their order.  An input is the shape of one example, then its type, float32 unless said,
+and of int64 how many values there are: 20:int64:1000 is 20 numbers from 0 to 999.
 
---loss is cross_entropy (targets are classes), mse, huber or bce (targets are numbers of
-the outputs' shape; of bce from 0 to 1), or a function of yours that gives a loss for each
-example: (outputs, targets) -> (batch,).  --metric is likewise judged on each device's
-test data: accuracy, binary_accuracy, mae, mse, or a function.
+A --model-arg is a number, list, quoted text or None as in Python; or torch.nn:GELU for that
+class; or 'transformers:BertConfig(hidden_size=32)' for what it gives; or else text.
+
+--loss is cross_entropy (outputs are logits of shape classes or classes,positions, targets
+are classes), mse, huber or bce (targets are numbers of the outputs' shape; of bce from 0
+to 1), or a function of yours that gives a loss for each example: (outputs, targets) ->
+(batch,).  --metric is likewise judged on each device's test data: accuracy,
+binary_accuracy, mae, mse, or a function.
 
 The module trains in the mode it is in: what it set to .eval() stays so.  Running statistics
 of batch normalisation travel with the parameters; --personal 'bn*' keeps them on the device.
 
 The hyperparameters that an algorithm annotates as Scalar (lr, lam, ...) stay inputs of
 the graphs: --set only gives their defaults, and a run may change them without a new export.
+
+docs/models.md tells more, docs/layers.md which layers export.
 """
 
 
@@ -126,16 +132,13 @@ def _spec(text: str) -> ExampleSpec:
 
 
 def _arguments(texts: Sequence[str]) -> dict[str, object]:
-    """``KEY=VALUE`` s of a factory, the values as Python writes them, or else text."""
+    """``KEY=VALUE`` s of a factory."""
     arguments: dict[str, object] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key.isidentifier():
             raise ConfigError(f"{text!r} is not KEY=VALUE", where="--model-arg")
-        try:
-            arguments[key] = ast.literal_eval(value)
-        except (ValueError, SyntaxError):
-            arguments[key] = value
+        arguments[key] = read(value, f"--model-arg {key}")
     return arguments
 
 
@@ -199,3 +202,14 @@ def _tell(made: Bundle, data: bytes, path: Path) -> None:
         f"{path}: {plan.algorithm} on {plan.title}, {parameters:,} parameters, {len(plan.graphs)} graphs "
         f"(bytes: {sizes}), {len(data):,} bytes in all, sha256 {hashlib.sha256(data).hexdigest()[:16]}"
     )
+    print(f"an example: {_border(plan)}")
+
+
+def _border(plan: Plan) -> str:
+    """What goes in and what is learned: a wrong loss for the outputs shows here."""
+    inputs = " and ".join(f"{spec.dtype}{list(spec.shape)}" for spec in plan.batch.x)
+    target = plan.batch.y
+    if target.dtype != "int64":
+        return f"{inputs} -> {target.dtype}{list(target.shape)}"
+    places = f" at each of {list(target.shape)}" if target.shape else ""
+    return f"{inputs} -> one of {target.high} classes{places}"

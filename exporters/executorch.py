@@ -23,6 +23,7 @@ from exporters.blame import module_of
 from exporters.fusion import fuse_updates
 from exporters.graph import TracedGraph
 from exporters.model import Model
+from exporters.shortcuts import unchanged_graphs_not_retraced
 from exporters.xnnpack import rewritten
 
 PYBINDINGS = "executorch.extension.pybindings.portable_lib"
@@ -34,19 +35,22 @@ METHOD = "forward"
 _OPERATOR = re.compile(r"\b(?:aten|prims|dim_order_ops)(?:::|[.:])(\w+)")
 
 
-def export(traced: TracedGraph, model: Model | None = None) -> bytes:
+def export(traced: TracedGraph, model: Model | None = None, *, delegate: bool = True) -> bytes:
     """The graph as a program with one method, lowered to XNNPACK as far as XNNPACK goes.
 
     Args:
         traced: the graph; traced with :func:`exporters.xnnpack_layers.table` it is fastest, any other is right too.
         model: what it was traced from; errors then name the module.
+        delegate: whether XNNPACK gets anything at all; without it everything runs on ExecuTorch's own kernels.
 
     Raises:
         ExportError: an operator has no kernel in the runtime, or executorch is not installed.
     """
-    with quiet(), _unburdened():
+    with quiet(), _unburdened(), unchanged_graphs_not_retraced():
         try:
-            program = _lowered(rewritten(fuse_updates(traced.module), traced.example), traced.example)
+            module = fuse_updates(traced.module)
+            module = rewritten(module, traced.example) if delegate else module
+            program = _lowered(module, traced.example, delegate=delegate)
         except ExportError:
             raise
         except Exception as error:  # executorch raises whatever its passes raise
@@ -113,14 +117,13 @@ def _unburdened() -> Iterator[None]:
             gc.enable()
 
 
-def _lowered(module: fx.GraphModule, example: tuple[torch.Tensor, ...]) -> Any:  # noqa: ANN401  executorch's program manager
+def _lowered(module: fx.GraphModule, example: tuple[torch.Tensor, ...], *, delegate: bool) -> Any:  # noqa: ANN401  executorch's program manager
     exir = load("executorch.exir")
     partitioner = load("executorch.backends.xnnpack.partition.xnnpack_partitioner").XnnpackPartitioner
     memory = load("executorch.exir.passes").MemoryPlanningPass
     program = torch.export.export(module, example)
-    edge = exir.to_edge_transform_and_lower(
-        program, partitioner=[partitioner(force_non_static_weights_for_f32_linear=True)]
-    )
+    partitioners = [partitioner(force_non_static_weights_for_f32_linear=True)] if delegate else []
+    edge = exir.to_edge_transform_and_lower(program, partitioner=partitioners)
     return edge.to_executorch(
         exir.ExecutorchBackendConfig(
             # the agent's own buffers are read and written in place

@@ -1,8 +1,8 @@
 """A forward pass in training mode on a padded minibatch: what its layers must know that torch's own do not.
 
 Batch normalisation must leave padding rows out of its statistics, and dropout must draw from the agent's generator, so
-that a run can be replayed bit for bit on every runtime.  Both are intercepted where modules call them, in
-``torch.nn.functional``; what comes in another way is refused.
+that a run can be replayed bit for bit on every runtime; so must whatever else draws, such as stochastic depth.  All are
+intercepted where modules call them, most in ``torch.nn.functional``; what comes in another way is refused.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ALPHA = -1.7580993408473766  # -scale * alpha of SELU: what alpha dropout sets 
 
 
 class Forward(TorchFunctionMode):
-    """Carries out batch normalisation and dropout while a module runs.
+    """Carries out batch normalisation and random draws while a module runs.
 
     Args:
         weight: ``(size,)``, 0 for padding rows.
@@ -54,6 +54,11 @@ class Forward(TorchFunctionMode):
             functional.multi_head_attention_forward: self._multi_head,
             functional.scaled_dot_product_attention: self._attention,
             torch.batch_norm: _refuse_batch_norm,
+            torch.Tensor.bernoulli_: self._bernoulli,
+            torch.rand: functools.partial(self._numbers, _uniform),
+            torch.rand_like: functools.partial(self._numbers_like, _uniform),
+            torch.randn: functools.partial(self._numbers, _normal),
+            torch.randn_like: functools.partial(self._numbers_like, _normal),
         }
 
     def __torch_function__(
@@ -90,6 +95,8 @@ class Forward(TorchFunctionMode):
         """
         if not training:
             return functional.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
+        if running_mean is None and x.shape[0] == 1 < self._weight.shape[0]:
+            return _standardised(x, weight, bias, eps)
         rows = self._rows(x)
         over = [0, *range(2, x.dim())]
         count = rows.sum() * x[0, 0].numel()
@@ -101,9 +108,7 @@ class Forward(TorchFunctionMode):
         others = (count - 1).clamp(min=1.0)  # torch refuses a single value, but a last short minibatch may be one
         self._move(running_var, (variance * count / others).flatten(), momentum, count)
         normal = centred * torch.rsqrt(variance + eps + none)
-        shape = (1, -1, *[1] * (x.dim() - 2))
-        scaled = normal if weight is None else normal * weight.reshape(shape)
-        return scaled if bias is None else scaled + bias.reshape(shape)
+        return _scaled_by(normal, weight, bias)
 
     def _rows(self, x: Tensor) -> Tensor:
         """The weights beside ``x``, whose first axis may have several entries for each row of the minibatch."""
@@ -140,12 +145,42 @@ class Forward(TorchFunctionMode):
 
     def _kept(self, shape: tuple[int, ...], p: float, like: Tensor) -> Tensor:
         """1 with probability ``1 - p``, else 0: where a standard normal exceeds its quantile at ``p``."""
-        self.shapes.append(shape)
+        normal = self._draw(shape)
         if p >= 1:
             return like.new_zeros(shape)
-        if self._noise is None:
+        if normal is None or p <= 0:
             return like.new_ones(shape)
-        return (self._noise[len(self.shapes) - 1] > NormalDist().inv_cdf(p)).to(like.dtype)
+        return (normal > NormalDist().inv_cdf(p)).to(like.dtype)
+
+    def _draw(self, shape: tuple[int, ...]) -> Tensor | None:
+        """Standard normals; None while what is called for is recorded."""
+        self.shapes.append(shape)
+        return None if self._noise is None else self._noise[len(self.shapes) - 1]
+
+    def _bernoulli(self, x: Tensor, p: float | Tensor = 0.5, **_: object) -> Tensor:
+        """What stochastic depth draws with: 1 with probability ``p``, else 0."""
+        if isinstance(p, Tensor):
+            raise ExportError("Tensor.bernoulli_ with a tensor of probabilities", remedy="Use nn.Dropout")
+        return x.copy_(self._kept(tuple(x.shape), 1 - p, x))
+
+    def _numbers(
+        self,
+        made: Callable[[Tensor], Tensor],
+        *sizes: Any,  # noqa: ANN401  torch's own signature
+        size: Sequence[int] | None = None,
+        dtype: torch.dtype | None = None,
+        **_: object,
+    ) -> Tensor:
+        """Random numbers, made of standard normals."""
+        shape = tuple(size if size is not None else sizes if not sizes or isinstance(sizes[0], int) else sizes[0])
+        normal = self._draw(shape)
+        numbers = made(torch.zeros(shape) if normal is None else normal)
+        return numbers if dtype is None else numbers.to(dtype)
+
+    def _numbers_like(
+        self, made: Callable[[Tensor], Tensor], x: Tensor, *, dtype: torch.dtype | None = None, **_: object
+    ) -> Tensor:
+        return self._numbers(made, size=tuple(x.shape), dtype=dtype or x.dtype)
 
     def _multi_head(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  torch's own signature
         """Torch's own, but for the dropout inside it, which it would not ask us for."""
@@ -178,6 +213,29 @@ class Forward(TorchFunctionMode):
             scores = scores + additive
         shares = torch.softmax(scores, -1)
         return self._dropout(_scaled, shares, dropout_p, training=True, features=False) @ value
+
+
+def _normal(normal: Tensor) -> Tensor:
+    return normal
+
+
+def _uniform(normal: Tensor) -> Tensor:
+    """Numbers from 0 to 1, by the normal distribution's function."""
+    return 0.5 * (1.0 + torch.erf(normal * 0.5**0.5))
+
+
+def _standardised(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    """Channels of a ``(1, channels, ...)`` that is no minibatch: how convolutions standardise their weights."""
+    over = list(range(2, x.dim()))
+    centred = x - x.mean(over, keepdim=True)
+    return _scaled_by(centred * torch.rsqrt((centred * centred).mean(over, keepdim=True) + eps), weight, bias)
+
+
+def _scaled_by(normal: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """Each channel times its weight, plus its bias."""
+    shape = (1, -1, *[1] * (normal.dim() - 2))
+    scaled = normal if weight is None else normal * weight.reshape(shape)
+    return scaled if bias is None else scaled + bias.reshape(shape)
 
 
 def _closed(mask: Tensor, like: Tensor) -> Tensor:

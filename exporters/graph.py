@@ -79,6 +79,10 @@ def _untraceable(error: Exception, where: str) -> ExportError:
         what = "it branches on the value of a tensor, or turns one into a number"
         remedy = "A model must not branch on the values of tensors: use torch.where, or arithmetic with a mask"
         return ExportError(what, where=where, remedy=remedy)
+    if "setup_context" in str(error):
+        what = "its torch.autograd.Function is of the old kind, which torch.func cannot differentiate"
+        remedy = "Give the Function a setup_context, or write it in ordinary operators"
+        return ExportError(what, where=where, remedy=remedy)
     return ExportError(f"it cannot be traced ({error})", where=where, remedy="Leave out of the model what fails")
 
 

@@ -17,7 +17,9 @@ from torch.func import functional_call
 from edgepfl.errors import ConfigError, ExportError
 from edgepfl.plan import BATCH_LIMIT, INPUT_LIMIT, ExampleSpec, TensorSpec, TensorSpecs
 from edgepfl.tree import Tree
+from exporters.blame import Calls
 from exporters.forward import Forward
+from exporters.indices import bounded
 from exporters.objectives import METRICS, OBJECTIVES, PerExample, classes_of
 from exporters.parts import BatchNorm, admit_parts
 
@@ -236,7 +238,7 @@ def model_of(
     if isinstance(loss, str) and loss not in OBJECTIVES:
         raise ConfigError(f"there is no loss {loss!r}", remedy=f"Choose one of {', '.join(OBJECTIVES)}")
     specs = tuple(each if isinstance(each, ExampleSpec) else ExampleSpec(tuple(each)) for each in inputs)
-    specs = tuple(_bounded(spec, module) for spec in specs)
+    specs = bounded(specs, module, batch)
     chosen = OBJECTIVES[loss] if isinstance(loss, str) else None
     function = loss if not isinstance(loss, str) else OBJECTIVES[loss].loss
     known = chosen.metrics if chosen else ()
@@ -262,18 +264,19 @@ def dry_run(model: Model) -> Tensor:
         ExportError: the module does not take such inputs, or gives something else, or one of its parts may not train.
     """
     admit_parts(model.module)
+    calls = Calls()
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), calls.watching():
             for x in (model.highest, model.zeros):
                 outputs = model.outputs(model.parameters, x, Forward(torch.ones(model.batch)))
-    except ExportError:
-        raise
+    except ExportError as error:
+        raise ExportError(error.what, where=error.where or calls.where, remedy=error.remedy) from error
     except Exception as error:  # a module raises whatever it likes
-        shapes = " and ".join(str([model.batch, *spec.shape]) for spec in model.inputs)
+        shapes = " and ".join(f"{spec.dtype}{[model.batch, *spec.shape]}" for spec in model.inputs)
         raise ExportError(
-            f"the module does not take inputs of shape {shapes} ({' '.join(str(error).split())})",
+            f"the module does not take inputs of shape {shapes} ({calls.part}{' '.join(str(error).split())})",
             where=model.name,
-            remedy="Check the shape of one example",
+            remedy="Check the shape and type of one example",
         ) from error
     if outputs.dim() == 0 or outputs.shape[0] != model.batch:
         raise ExportError(
@@ -282,14 +285,6 @@ def dry_run(model: Model) -> Tensor:
             remedy="Its first axis must be the minibatch's",
         )
     return outputs
-
-
-def _bounded(spec: ExampleSpec, module: nn.Module) -> ExampleSpec:
-    """Whole numbers are indices of the smallest embedding, unless their range is given; else flags, 0 or 1."""
-    if spec.dtype != "int64" or spec.high:
-        return spec
-    sizes = [part.num_embeddings for part in module.modules() if isinstance(part, nn.Embedding | nn.EmbeddingBag)]
-    return ExampleSpec(spec.shape, spec.dtype, high=min(sizes, default=2))
 
 
 Made = TypeVar("Made")

@@ -87,7 +87,17 @@ def one_hot(y: Tensor, like: Tensor) -> Tensor:
 
 
 def classes_of(outputs: Tensor) -> ExampleSpec:
-    """The target of a classifier that gives ``(size, classes, *positions)``."""
+    """The target of a classifier that gives ``(size, classes, *positions)``.
+
+    Raises:
+        ExportError: it gives ``(size,)``.
+    """
+    if outputs.dim() < 2:  # noqa: PLR2004  the minibatch's axis and that of the classes
+        raise ExportError(
+            "the module gives one number for each example, and classes need one each",
+            where="loss",
+            remedy="Choose mse or huber for a number, bce for yes or no; for a loss of your own say --target",
+        )
     return ExampleSpec(tuple(outputs.shape[2:]), "int64", high=outputs.shape[1])
 
 

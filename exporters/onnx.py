@@ -21,6 +21,7 @@ from exporters.blame import module_of
 from exporters.fusion import fuse_updates
 from exporters.graph import TracedGraph
 from exporters.model import Model
+from exporters.shortcuts import rules_tried_where_they_may_match
 
 _OPERATOR = re.compile(r"\b(?:aten|prims)[.:]+(\w+)")
 
@@ -38,7 +39,7 @@ def export(traced: TracedGraph, model: Model | None = None) -> bytes:
         ExportError: an operator has no translation.
     """
     try:
-        with _quiet(), _library_parsed_once():
+        with _quiet(), _library_parsed_once(), rules_tried_where_they_may_match():
             program = torch.export.export(fuse_updates(traced.module), traced.example)
             exported = torch.onnx.export(program, dynamo=True, verbose=False)
     except Exception as error:  # torch raises whatever its passes raise

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import os
-import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -19,8 +15,12 @@ from torch import nn
 
 from edgepfl.errors import ConfigError, EdgepflError, ExportError
 from edgepfl.plan import ExampleSpec
+from exporters import named
 from exporters.model import Model, model_of, seeded
+from exporters.named import Named
 from exporters.objectives import METRICS, OBJECTIVES, PerExample
+
+_OWN_LOSS = f"Choose one of {', '.join(OBJECTIVES)}, or write for example my_models:my_loss"
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Wanted:
 
     Attributes:
         path: ``MODULE:FACTORY``; gives a module or a :class:`Model`.
-        arguments: the factory's, by name.
+        arguments: the factory's, by name; of a :class:`exporters.named.Named` what it stands for.
         inputs: what one example has of each input; may be empty where the factory gives a Model.
         target: what it has of the target, where it does not follow from the loss.
         loss: a name in :data:`exporters.objectives.OBJECTIVES` or ``MODULE:FUNCTION``; None for the model's own.
@@ -94,14 +94,14 @@ def _changed(known: Model, wanted: Wanted) -> Model:
 
 
 def _loss(name: str) -> str | PerExample:
-    return _function(name, "--loss") if ":" in name else name
+    return named.function(name, "--loss", _OWN_LOSS) if ":" in name else name
 
 
 def _metric(name: str) -> PerExample:
     if ":" not in name and name not in METRICS:
         known = ", ".join(METRICS)
         raise ConfigError(f"there is no metric {name!r}", where="--metric", remedy=f"{known}, or MODULE:FUNCTION")
-    return _function(name, "--metric") if ":" in name else METRICS[name]
+    return named.function(name, "--metric") if ":" in name else METRICS[name]
 
 
 def _metrics(wanted: Wanted) -> dict[str, PerExample]:
@@ -116,12 +116,15 @@ def _name(path: str) -> str:
 
 
 def _made(wanted: Wanted) -> Model | nn.Module:
-    factory = _function(wanted.path, "--model")
-    arguments = dict(wanted.arguments)
+    factory = named.function(wanted.path, "--model")
+    more = {"seed": wanted.seed} if "seed" not in wanted.arguments and _takes_seed(factory) else {}
+
+    def call() -> object:
+        values = {key: _value(key, argument) for key, argument in wanted.arguments.items()}
+        return factory(**values, **more)
+
     try:
-        if "seed" not in arguments and _takes_seed(factory):
-            arguments["seed"] = wanted.seed
-        made: object = seeded(partial(factory, **arguments), wanted.seed)
+        made = seeded(call, wanted.seed)
     except EdgepflError:
         raise
     except Exception as error:  # a factory raises whatever it likes
@@ -131,6 +134,10 @@ def _made(wanted: Wanted) -> Model | nn.Module:
     if not isinstance(made, Model | nn.Module):
         raise ExportError(f"it gives a {type(made).__name__}, not a torch.nn.Module", where=wanted.path)
     return made
+
+
+def _value(key: str, argument: object) -> object:
+    return argument.value(f"--model-arg {key}") if isinstance(argument, Named) else argument
 
 
 def _takes_seed(factory: Callable[..., object]) -> bool:
@@ -169,24 +176,3 @@ def _given_otherwise(module: nn.Module, names: Collection[str]) -> set[str]:
     tensors = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
     given = {id(tensor) for name, tensor in tensors if name in names}
     return {name for name, tensor in tensors if id(tensor) in given or name.endswith("num_batches_tracked")}
-
-
-def _function(path: str, where: str) -> Callable[..., Any]:
-    module_name, _, name = path.partition(":")
-    if not module_name or not name:
-        remedy = "Write for example my_models:make_net"
-        if where == "--loss":
-            remedy = f"Choose one of {', '.join(OBJECTIVES)}, or write for example my_models:my_loss"
-        raise ConfigError(f"{path!r} is not MODULE:FUNCTION", where=where, remedy=remedy)
-    sys.path.insert(0, os.getcwd())  # noqa: PTH109  a string, as sys.path wants; python -m does the same
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:  # a module raises whatever it likes
-        raise ConfigError(f"module {module_name} cannot be imported ({error})", where=where) from error
-    finally:
-        sys.path.pop(0)
-    found = getattr(module, name, None)
-    if not callable(found):
-        raise ConfigError(f"module {module_name} has no function or class {name!r}", where=where)
-    function: Callable[..., Any] = found
-    return function

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from device_agent.footprint import pss
 from edgepfl.errors import RunError
 
-_PSS = re.compile(r"^Pss:\s+(\d+) kB$", re.MULTILINE)
 GRACE = 10.0  # seconds to end in order
 
 
@@ -57,14 +56,9 @@ class Command:
 
     def measure(self) -> None:
         """Note its proportional set size: what it would give back if it ended."""
-        if self._process is None:
-            return
-        try:
-            found = _PSS.search(Path(f"/proc/{self._process.pid}/smaps_rollup").read_text("ascii"))
-        except OSError:
-            return
+        found = None if self._process is None else pss(self._process.pid)
         if found is not None:
-            self.pss_mib = max(self.pss_mib, int(found[1]) / 1024)
+            self.pss_mib = max(self.pss_mib, found / 2**20)
 
     def __enter__(self) -> Self:
         self.start()

@@ -77,10 +77,12 @@ class _Side:
         self.binding = bind(self.outputs)
         self.given: list[Array | None] = [None] * len(graph.inputs)  # None: to be bound anew in the next call
         self._read = list(self.given)
+        self._own = {id(array) for array in self.outputs}
 
     def put(self, index: int, array: Array) -> None:
-        in_place = array.flags.c_contiguous and not any(np.may_share_memory(array, each) for each in self.outputs)
-        kept = array if in_place else array.copy()  # a graph may write an output before it has read every input
+        # A graph may write an output before it has read every input, so none of its own may be among them.
+        in_place = array.flags.c_contiguous and not {id(array), id(array.base)} & self._own
+        kept = array if in_place else array.copy()
         self.binding.put(index, kept)
         self._read[index] = kept
         self.given[index] = array if in_place else None

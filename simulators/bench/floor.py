@@ -28,5 +28,5 @@ def peak(threads: int, rounds: int) -> float:
     steps = {"torch": lambda: left @ right}
     if threads == 1:  # NumPy's threads cannot be set from here; its products use one or all
         steps["numpy"] = lambda: torch.from_numpy(left.numpy() @ right.numpy())
-    least = min(time.least for time in measure(steps, rounds).values())
+    least = min(time.best(threads) for time in measure(steps, rounds).values())
     return 2 * _SIZE**3 / (least * 1e-6)

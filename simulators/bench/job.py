@@ -37,12 +37,13 @@ class Contestant:
     Attributes:
         title: for people.
         maker: ``module:function``, which makes a :data:`Step` of a :class:`Job`; imported only when it is needed.
-        runtime: whose graphs the bundle must have; none for plain torch.
+        graphs: the kind of graphs that the bundle must have, of :data:`simulators.bench.graphs.KINDS`; none for plain
+            torch.
     """
 
     title: str
     maker: str
-    runtime: str = ""
+    graphs: str = ""
 
     def step(self, job: Job) -> Step:
         """Make the step.
@@ -62,6 +63,7 @@ CONTESTANTS: Mapping[str, Contestant] = MappingProxyType(
         "compile": Contestant("torch.compile", "simulators.bench.ordinary:compiled"),
         "onnx": Contestant("onnxruntime", "simulators.bench.exported:onnx", "onnx"),
         "executorch": Contestant("ExecuTorch XNNPACK", "simulators.bench.exported:executorch", "executorch"),
+        "executorch-portable": Contestant("ExecuTorch portable", "simulators.bench.exported:executorch", "portable"),
     }
 )
 """All that can be measured, by the name that ``--runners`` takes."""

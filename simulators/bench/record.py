@@ -10,9 +10,7 @@ from typing import Literal
 import msgspec
 
 from edgepfl.errors import ConfigError
-
-TOLERANCE = 1e-4
-"""The greatest error that a row may have."""
+from simulators.bench.agreement import TOLERANCE
 
 Runtime = Literal["onnx", "executorch"]
 
@@ -58,7 +56,7 @@ class ZooRow:
         case: which.
         title: the model in words.
         parameters: numbers in the model, running statistics among them.
-        export_seconds: to trace, export and check all graphs, by the clock.
+        export_seconds: of processor time, to trace, export and check all graphs.
         step_bytes: of the step's graph.
         graph_bytes: of all graphs.
         nodes: operators of the step's graph.
@@ -66,6 +64,7 @@ class ZooRow:
         error: the greatest difference from eager torch over the rounds, relative to the greatest element of the tensor
             or metric that it is in.
         speed: of the step; None where it was not measured.
+        draws: of data that the comparison took: see :mod:`simulators.bench.agreement`.
     """
 
     case: Case
@@ -78,6 +77,7 @@ class ZooRow:
     delegated: int | None
     error: float
     speed: Speed | None = None
+    draws: int = 1
 
     @property
     def right(self) -> bool:

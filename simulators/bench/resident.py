@@ -5,17 +5,16 @@ Run as ``python -m simulators.bench.resident RUNNER MODEL BATCH THREADS BUNDLE``
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
 
+from device_agent.footprint import pss
 from edgepfl.errors import RunError
 from simulators.bench.job import CONTESTANTS, Job
 
-_STEPS = 30
+_STEPS = 5
 _TIMEOUT = 600.0  # seconds; torch.compile takes its time
-_PSS = re.compile(r"^Pss:\s+(\d+) kB$", re.MULTILINE)
 
 
 def pss_mib(runner: str, job: Job) -> float:
@@ -44,10 +43,10 @@ def main(words: list[str]) -> int:
     step = CONTESTANTS[runner].step(Job(model, int(batch), int(threads), Path(bundle)))
     for _ in range(_STEPS):
         step()
-    found = _PSS.search(Path("/proc/self/smaps_rollup").read_text("ascii"))
+    found = pss()
     if found is None:
         raise RunError("the kernel does not tell the process's memory", where="/proc/self/smaps_rollup")
-    sys.stdout.write(f"{int(found[1]) / 1024:.1f}\n")
+    sys.stdout.write(f"{found / 2**20:.1f}\n")
     return 0
 
 

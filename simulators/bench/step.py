@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from edgepfl import algorithms, bundle
 from edgepfl.errors import EdgepflError
-from exporters.build import build
 from simulators.bench.floor import operations, peak
+from simulators.bench.graphs import step_bundle
 from simulators.bench.job import CONTESTANTS, Job, Step
 from simulators.bench.models import MODELS
 from simulators.bench.resident import pss_mib
-from simulators.bench.result import BASE, Row
-from simulators.bench.timing import Time, measure
+from simulators.bench.result import AGAINST, BASE, Row
+from simulators.bench.timing import measure
 
 Tell = Callable[[str], None]
 """Told what is about to be done, and what cannot be."""
@@ -57,29 +58,31 @@ def run(plan: Plan, folder: Path, tell: Tell) -> list[Row]:
     rows = []
     for name in plan.models:
         files = _exported(plan, name, folder, tell)
+        measured = []
         for threads in plan.threads:
-            jobs = {runner: Job(name, plan.batch, threads, files[_runtime(runner)]) for runner in plan.runners}
-            rows += _rows(plan, jobs, peaks[threads], tell)
+            jobs = {runner: Job(name, plan.batch, threads, files[_graphs(runner)]) for runner in plan.runners}
+            measured += _rows(plan, jobs, peaks[threads], tell)
+        rows += _with_memory(plan, measured, files, tell) if plan.memory else measured
     return rows
 
 
-def _runtime(runner: str) -> str:
-    return CONTESTANTS[runner].runtime
+def _graphs(runner: str) -> str:
+    return CONTESTANTS[runner].graphs
 
 
 def _exported(plan: Plan, name: str, folder: Path, tell: Tell) -> dict[str, Path]:
-    """A bundle for each runtime: what cannot be exported is missing only there."""
+    """A bundle for each kind of graphs: what cannot be exported is missing only there."""
     files = {}
-    for runtime in dict.fromkeys(map(_runtime, plan.runners)):
-        files[runtime] = folder / f"{name}.{runtime}.bundle"
-        if not runtime:
+    for kind in dict.fromkeys(map(_graphs, plan.runners)):
+        files[kind] = folder / f"{name}.{kind}.bundle"
+        if not kind:
             continue
-        tell(f"{name}: export for {runtime}")
+        tell(f"{name}: export, {kind}")
         try:
-            made = build(algorithms.build(plan.algorithm, {}), MODELS[name](plan.batch), runtimes=(runtime,))
-            files[runtime].write_bytes(bundle.pack(made))
+            made = step_bundle(algorithms.build(plan.algorithm, {}), MODELS[name](plan.batch), kind)
+            files[kind].write_bytes(bundle.pack(made))
         except EdgepflError as error:
-            tell(f"{name}: no export for {runtime}: {error}")
+            tell(f"{name}: no export, {kind}: {error}")
     return files
 
 
@@ -94,24 +97,41 @@ def _rows(plan: Plan, jobs: Mapping[str, Job], peak_: float, tell: Tell) -> list
         except (ImportError, OSError, EdgepflError) as error:
             steps.pop(runner, None)
             tell(f"{job.model}: left out {CONTESTANTS[runner].title}: {error}")
-    tell(f"{first.model}: measure, {plan.rounds} rounds")
+    tell(f"{first.model}: measure, at most {plan.rounds} rounds")
     times = measure(steps, plan.rounds)
-    for runner, time in times.items():
-        tell(f"{first.model}: {CONTESTANTS[runner].title}, {first.threads} thread(s): {time.least:,.0f} us")
+    best = {runner: time.best(first.threads) for runner, time in times.items()}
+    for runner, us in best.items():
+        tell(f"{first.model}: {CONTESTANTS[runner].title}, {first.threads} thread(s): {us:,.0f} us")
     floor = operations(first) / peak_ * 1e6
-    return [_row(plan, jobs[runner], runner, times, floor) for runner in times]
+    return [_row(plan, jobs[runner], runner, best, times[runner].median, floor) for runner in best]
 
 
-def _row(plan: Plan, job: Job, runner: str, times: dict[str, Time], floor: float) -> Row:
-    found, base = times[runner], times.get(BASE)
+def _row(plan: Plan, job: Job, runner: str, best: Mapping[str, float], median: float, floor: float) -> Row:
+    graphs = _graphs(runner)
     return Row(
-        algorithm=plan.algorithm if CONTESTANTS[runner].runtime else "fedavg",
+        algorithm=plan.algorithm if graphs else "fedavg",
         model=job.model,
         runner=runner,
         threads=job.threads,
-        us=round(found.least, 1),
-        median_us=round(found.median, 1),
-        pss_mib=round(pss_mib(runner, job), 1) if plan.memory else None,
+        us=round(best[runner], 1),
+        median_us=round(median, 1),
+        pss_mib=None,
         floor_us=round(floor, 1),
-        ratio=round(found.least / base.least, 3) if base else None,
+        ratio=_ratio(runner, best, BASE),
+        of_onnx=_ratio(runner, best, AGAINST) if graphs and runner != AGAINST else None,
     )
+
+
+def _ratio(runner: str, best: Mapping[str, float], base: str) -> float | None:
+    return round(best[runner] / best[base], 3) if base in best else None
+
+
+def _with_memory(plan: Plan, rows: list[Row], files: Mapping[str, Path], tell: Tell) -> list[Row]:
+    """One process for each runner, with the most threads: how many there are hardly changes its memory."""
+    found: dict[str, float] = {}
+    for row in rows:
+        if row.runner not in found:
+            tell(f"{row.model}: memory of {CONTESTANTS[row.runner].title}")
+            job = Job(row.model, plan.batch, max(plan.threads), files[_graphs(row.runner)])
+            found[row.runner] = round(pss_mib(row.runner, job), 1)
+    return [dataclasses.replace(row, pss_mib=found[row.runner]) for row in rows]

@@ -7,8 +7,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-WARM = 5  # steps before any is timed
+WARM = 3  # steps before any is timed
 SLICE = 0.02  # seconds of one turn, at least one step
+BUDGET = 1.0  # seconds of all turns of one step: a slow one takes fewer, but not below
+FEWEST = 5
 
 
 @dataclass(frozen=True)
@@ -27,19 +29,24 @@ class Time:
     median: float
     cpu: float
 
+    def best(self, threads: int) -> float:
+        """What to compare by: processor time on one thread, which a busy machine does not change; else the clock."""
+        return self.cpu if threads == 1 else self.least
+
 
 def measure(steps: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, Time]:
     """The time of each step.
 
     Args:
         steps: by name.
-        rounds: turns of each.
+        rounds: turns of each; fewer of one that has taken :data:`BUDGET` seconds.
     """
     repeats = {name: _repeats(step) for name, step in steps.items()}
     turns: dict[str, list[_Turn]] = {name: [] for name in steps}
-    for _ in range(rounds):
+    for number in range(rounds):
         for name, step in steps.items():
-            turns[name].append(_turn(step, repeats[name]))
+            if number < FEWEST or sum(turn.wall for turn in turns[name]) * repeats[name] < BUDGET * 1e6:
+                turns[name].append(_turn(step, repeats[name]))
     return {name: _summary(found) for name, found in turns.items()}
 
 

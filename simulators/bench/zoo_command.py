@@ -1,4 +1,4 @@
-"""``edgepfl bench zoo``: the zoo's models exported, compared with torch, timed, and written down for the documentation."""
+"""``edgepfl bench zoo``: the zoo's models exported, compared with torch, timed, and written down."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "zoo",
         help="every model of the zoo: export, error, size, speed",
         description="Export every model of the zoo under several algorithms for every runtime, train three devices for "
-        f"{'three'} rounds by the graphs and by plain torch, and compare all that they compute. The exit status is 1 "
+        "three rounds by the graphs and by plain torch, and compare all that they compute. The exit status is 1 "
         "where an error is above 1e-4 or an export failed.",
         epilog="The whole takes about an hour. With --json a run that was cut off goes on where it was: rows that the "
         "file has are not measured again. example: edgepfl bench zoo --models mlp,cnn1d --algorithms fedavg",

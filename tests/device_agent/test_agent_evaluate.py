@@ -11,7 +11,7 @@ from _toy import FUNCTIONS, GRAPHS, ByHand, ToyRunner, Values, accuracy, example
 from device_agent.evaluate import evaluate
 from device_agent.interpreter import Interpreter, Start
 from edgepfl.errors import GraphFailed, PlanError
-from edgepfl.plan import Entry
+from edgepfl.plan import Entry, Graph
 
 W, MODEL = trees(1), trees(2)
 START = Start(down={"w": W}, keep=None, hyper={}, seed=5, round=2)
@@ -88,3 +88,25 @@ def test_a_model_that_is_not_finite_is_refused() -> None:
     with np.errstate(over="ignore"), pytest.raises(GraphFailed, match="of model 'personal' is not finite") as caught:
         evaluate(toy(), start, examples(), 0)
     assert caught.value.where == "round 2"
+
+
+def test_an_evaluation_that_does_not_tell_what_examples_weigh_is_refused_before_anything_runs() -> None:
+    graph = GRAPHS[Entry.EVALUATE]
+    plan = plan_of(graphs={**GRAPHS, Entry.EVALUATE: Graph(graph.inputs, graph.outputs[:-1])})
+    interpreter, called = Interpreter(plan, MODEL, ToyRunner(plan, {})), list[int]()
+    with pytest.raises(PlanError, match="the sum of the weights") as caught:
+        evaluate(interpreter, START, examples(), 0, lambda: called.append(1))
+    assert (caught.value.where, caught.value.remedy) == ("graph evaluate", "Export the bundle again")
+    assert called == []
+
+
+def test_weights_that_sum_to_nothing_are_told_and_not_divided_by() -> None:
+    def weightless(v: Values) -> Values:
+        return FUNCTIONS[Entry.EVALUATE](v) | {"metric:weight": np.asarray(0, np.float32)}
+
+    plan = plan_of()
+    interpreter = Interpreter(plan, MODEL, ToyRunner(plan, {**FUNCTIONS, Entry.EVALUATE: weightless}))
+    with pytest.raises(GraphFailed, match="0 for the sum of the weights of 5 examples") as caught:
+        evaluate(interpreter, START, examples(test=5), 0)
+    assert caught.value.where == "graph evaluate"
+    assert "edgepfl doctor" in caught.value.remedy

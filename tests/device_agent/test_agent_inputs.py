@@ -53,7 +53,8 @@ def test_rows_of_all_inputs_stay_together_and_of_their_dtypes() -> None:
 def test_each_input_has_a_place_of_its_own() -> None:
     data = _two().fit(_plan(SENSOR, IDS))
     batch = next(minibatches(data, 4, 1, seed=1))
-    places = memory.batch(batch)
+    places: memory.Memory = {}
+    memory.put(batch, places)
     assert list(places) == [("batch", "x", "0"), ("batch", "x", "1"), ("batch", "y", ""), ("batch", "weight", "")]
     assert places["batch", "x", "1"] is batch.x[1]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ import torch
 from device_agent.data import Examples, minibatches
 from device_agent.evaluate import evaluate
 from device_agent.interpreter import Interpreter, RoundResult, Start
+from device_agent.runners import Runner
 from device_agent.runners.onnx import OnnxRunner
 from edgepfl.algorithms.ditto import Ditto
 from edgepfl.bundle import Bundle, pack, unpack
@@ -93,6 +96,30 @@ def test_doing_it_again_gives_the_same_bits(bundle: Bundle) -> None:
         assert a.metrics == b.metrics
         for name in bundle.model:
             np.testing.assert_array_equal(a.keep["v"][name], b.keep["v"][name])
+
+
+class Single:
+    """A runner whose every call is a run of its own."""
+
+    def __init__(self, runner: Runner) -> None:
+        self.run = runner.run
+
+
+def test_repeated_calls_change_no_bit_and_no_result_of_another_training(bundle: Bundle) -> None:
+    shared = Interpreter(bundle.plan, bundle.model, OnnxRunner(bundle))
+    single = Interpreter(bundle.plan, bundle.model, Single(OnnxRunner(bundle)))
+
+    def train(interpreter: Interpreter, seed: int) -> RoundResult:
+        return interpreter.train(Start({"w": bundle.model}, None, {"lr": LR}, seed), DATA, STEPS)
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda seed: train(shared, seed), range(12)))
+    for seed, result in enumerate(found):
+        expected = train(single, seed)
+        assert result.metrics == expected.metrics
+        for name in bundle.model:
+            np.testing.assert_array_equal(result.keep["v"][name], expected.keep["v"][name])
+            np.testing.assert_array_equal(result.upload["delta"][name], expected.upload["delta"][name])
 
 
 def test_both_models_are_evaluated_on_every_test_row(bundle: Bundle) -> None:

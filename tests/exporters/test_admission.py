@@ -186,9 +186,34 @@ def test_what_gives_no_tensor_of_the_minibatch_is_refused(wrap: Callable[[Tensor
 def test_inputs_that_the_module_does_not_take_are_told_with_their_shape(
     shapes: list[tuple[int, ...] | ExampleSpec],
 ) -> None:
-    with pytest.raises(ExportError, match=r"does not take inputs of shape \[16, [56]\]") as caught:
+    with pytest.raises(ExportError, match=r"does not take inputs of shape (float32|int64)\[16, [56]\]") as caught:
         model_of(nn.Linear(5, 3), shapes)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("module", "what"),
+    [
+        (nn.Linear(5, 1), "of a single class is 0 whatever the model gives"),
+        (nn.Sequential(nn.Linear(5, 1), nn.Flatten(0)), "one number for each example, and classes need one each"),
+    ],
+)
+def test_classes_of_a_single_output_are_refused(module: nn.Module, what: str) -> None:
+    with pytest.raises(ExportError, match=what) as caught:
+        admit(model_of(module, [(5,)]))
+    assert "mse" in caught.value.remedy
+    admit(model_of(module, [(5,)], loss="bce"))
+
+
+def test_the_part_that_fails_is_named() -> None:
+    module = nn.Sequential(nn.Linear(5, 8), nn.Sequential(nn.ReLU(), nn.Linear(6, 3)))
+    with pytest.raises(ExportError, match=r"float32\[16, 5\] \(module 1\.1 \(Linear\): mat1 and mat2") as caught:
+        model_of(module, [(5,)])
+    assert caught.value.where == "Sequential"
+    mixing = nn.Sequential(nn.Linear(5, 3), nn.Flatten(0), nn.Unflatten(0, (3, -1)), nn.BatchNorm1d(16))
+    with pytest.raises(ExportError, match="batch normalisation over 3 rows, and a minibatch has 16") as caught:
+        model_of(mixing, [(5,)])
+    assert caught.value.where == "module 3 (BatchNorm1d)"
 
 
 def test_a_target_that_the_loss_does_not_take_is_told_with_its_shape() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,10 @@ from edgepfl.errors import ExportError, GraphMismatch
 from edgepfl.plan import Entry, Kind, Port
 from exporters import onnx
 from exporters.binding import Binding
-from exporters.check import Arrays, Checked, Run, check
+from exporters.check import Arrays, Checked, Run, _agreed, check
 from exporters.convolution import convolution_backward
 from exporters.decompositions import OWN, Table, complete
-from exporters.draws import Draws
+from exporters.draws import Draws, Padding
 from exporters.entries import EntryFunction, Outputs, Values, entry_functions
 from exporters.graph import TracedGraph, trace
 from exporters.model import model_of
@@ -195,6 +196,68 @@ def test_where_the_reference_jumps_other_inputs_are_tried_and_a_wrong_graph_is_s
 
     with pytest.raises(GraphMismatch, match="is off by"):
         check(Checked(Entry.STEP, traced.ports, jumping), run, _tiny_draws())
+
+
+def _switching(checked: Checked, spare: str, off: float) -> Run:
+    """A reference in which a switch is near at every input, and meets another half of the outputs each time.
+
+    Args:
+        checked: the right reference.
+        spare: an output that it never meets.
+        off: how far it moves the others, beside what they are.
+    """
+    rng = np.random.default_rng(0)
+
+    def reference(feeds: Arrays) -> Arrays:
+        right = checked.reference(feeds)
+        return {name: array + (name != spare and rng.random() < 0.5) * off for name, array in right.items()}
+
+    return reference
+
+
+def test_where_a_switch_is_near_at_all_inputs_each_output_must_agree_at_one() -> None:
+    traced, checked, run = _tiny()
+    reference = Checked(Entry.STEP, traced.ports, _switching(checked, "", 0.1))
+    agreed = _agreed(reference, run, _tiny_draws(), Padding.NONE, "here")
+    assert agreed.expected.keys() == {port.name for port in traced.ports.outputs}
+    spared = "next:x/head.bias"
+    steady = Checked(Entry.STEP, traced.ports, _switching(checked, spared, 0.1))
+
+    def wrong(feeds: Arrays) -> Arrays:
+        return {name: array + (name == spared) * np.float32(0.05) for name, array in run(feeds).items()}
+
+    with pytest.raises(GraphMismatch, match=f"{spared} is off by 0.05"):
+        _agreed(steady, wrong, _tiny_draws(), Padding.NONE, "here")
+
+
+def test_nor_may_an_output_ever_be_further_off_than_the_switch_explains() -> None:
+    traced, checked, run = _tiny()
+    reference = Checked(Entry.STEP, traced.ports, _switching(checked, "", 0.01))
+    with pytest.raises(GraphMismatch, match="is off by"):
+        _agreed(reference, lambda feeds: _far_off(run(feeds)), _tiny_draws(), Padding.NONE, "here")
+    assert _agreed(reference, run, _tiny_draws(), Padding.NONE, "here").feeds
+
+
+def test_where_rounding_does_as_much_at_all_inputs_it_is_said() -> None:
+    traced, checked, run = _tiny()
+    rng = np.random.default_rng(0)
+
+    def shaken(feeds: Arrays) -> Arrays:
+        return {name: array + rng.choice([-0.1, 0.1]) for name, array in checked.reference(feeds).items()}
+
+    with pytest.raises(GraphMismatch, match=r"is off by 0\.1.*: rounding alone does as much here") as caught:
+        _agreed(Checked(Entry.STEP, traced.ports, shaken), run, _tiny_draws(), Padding.NONE, "here")
+    assert "--batch" in caught.value.remedy
+    assert caught.value.where == "here"
+
+
+_turns = itertools.cycle(range(5))
+
+
+def _far_off(found: Arrays) -> Arrays:
+    """One output at a time, as no switch would do it."""
+    turn = next(_turns)
+    return {name: array + np.float32(10) * (place % 5 == turn) for place, (name, array) in enumerate(found.items())}
 
 
 def test_a_golden_call_allows_what_another_processor_may_round() -> None:

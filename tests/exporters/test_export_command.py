@@ -47,8 +47,22 @@ def test_it_writes_a_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert made.plan.hyper["lr"] == 0.3
     assert made.plan.batch.size == 2
     assert made.plan.personal == ("weight",)
-    assert "fedprox on linear, 15 parameters, 6 graphs" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "fedprox on linear, 15 parameters, 6 graphs" in told
+    assert "an example: float32[4] -> one of 3 classes\n" in told
     assert sorted(path.name for path in tmp_path.glob("*a.bundle*")) == ["a.bundle"]  # no temporary file is left
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"loss": "mse"}, "float32[4] -> float32[3]"),
+        ({"input": "7,4"}, "float32[7, 4] -> one of 7 classes at each of [3]"),
+    ],
+)
+def test_it_tells_what_is_learned(more: dict[str, str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*_arguments(**more), "--quiet"]) == 0
+    assert capsys.readouterr().out.endswith(f"an example: {told}\n")
 
 
 @pytest.mark.parametrize(
@@ -66,7 +80,7 @@ def test_it_writes_a_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         ({"model": "tiny_nets:broken"}, "the factory failed (no weights)"),
         ({"model": "tiny_nets:batch_norm"}, "module 1 (BatchNorm1d): it predicts with the statistics"),
         ({"input": ""}, "--input: tiny_nets:linear gives a module"),
-        ({"input": "5"}, "does not take inputs of shape [16, 5]"),
+        ({"input": "5"}, "does not take inputs of shape float32[16, 5]"),
         ({"loss": "hinge"}, "no loss 'hinge'"),
         ({"personal": "head.*"}, "no parameter matches 'head.*'"),
         ({"algorithm": "fedper"}, "keeps a part of the model on the device, and none is named"),

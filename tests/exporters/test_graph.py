@@ -2,16 +2,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 from _models import PADDINGS, around, draws_of, fedavg, reference_of, tiny_cnn
-from torch import nn
+from torch import Tensor, nn
 
 from edgepfl.algorithms import Algorithm, Cohort, Minibatch, Scalar
-from edgepfl.errors import PlanError
+from edgepfl.errors import ExportError, PlanError
 from edgepfl.plan import Entry, Reduce, Shape, Slot, down, given, keep, noise, up, work
 from edgepfl.tree import Tree, Trees
 from exporters import onnx
@@ -73,6 +73,47 @@ class _Picture(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = nn.functional.max_pool2d(self.conv(x).relu(), 2, stride=1)
         return self.head(nn.functional.avg_pool2d(self.depth(x), 2).flatten(1))  # type: ignore[no-any-return]
+
+
+class _Old(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:  # noqa: ANN401  torch gives its type no public name
+        ctx.save_for_backward(x)
+        return x**2
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:  # noqa: ANN401  likewise
+        (x,) = ctx.saved_tensors
+        gradient: Tensor = 3 * x * grads[0]
+        return gradient  # no power's gradient, to see that it is used
+
+
+class _New(_Old):
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:  # type: ignore[override]  # as torch wants it beside setup_context
+        return x**2
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:  # noqa: ANN401, ARG004  torch's own signature
+        ctx.save_for_backward(*inputs)
+
+
+class _Applied(nn.Module):
+    def __init__(self, function: type[torch.autograd.Function]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        applied: Tensor = self.function.apply(x)  # type: ignore[no-untyped-call]  # torch left it untyped
+        return applied
+
+
+def test_an_autograd_function_brings_its_own_gradient_if_it_is_of_the_new_kind() -> None:
+    _check_step(around(_Applied(_New)), _onnx)
+    with pytest.raises(ExportError, match=r"autograd\.Function is of the old kind") as caught:
+        trace(entry_functions(Binding(fedavg(), around(_Applied(_Old))))[Entry.STEP])
+    assert "setup_context" in caught.value.remedy
+    assert caught.value.where == "module 1 (_Applied)"
 
 
 def test_two_dimensional_layers() -> None:

@@ -4,23 +4,30 @@ import json
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from _runner_library import library_folder
 
 from edgepfl import algorithms, bundle
+from edgepfl.bundle import Bundle
 from edgepfl.errors import ConfigError, RunError
+from edgepfl.plan import Entry
 from exporters.build import build
+from exporters.inspection import reports
+from exporters.zoo import ZOO
 from simulators.bench import job as jobs
 from simulators.bench import ordinary, step
 from simulators.bench.cli import main
 from simulators.bench.floor import operations
+from simulators.bench.graphs import step_bundle
 from simulators.bench.job import CONTESTANTS, Contestant, Job
-from simulators.bench.models import MODELS
+from simulators.bench.models import DEFAULT, MODELS
 from simulators.bench.resident import pss_mib
 from simulators.bench.result import Row, text
-from simulators.bench.timing import measure
+from simulators.bench.timing import BUDGET, WARM, measure
 
 SMALL = "mlp-60-128-10"
 COUNTS = {SMALL: 9_098, "mlp-784-1024-400-10": 1_217_850, "cnn": 80_202, "cnn1d": 7_287}
@@ -35,7 +42,8 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
 
 def test_the_models_are_those_of_the_name() -> None:
     sizes = {name: sum(p.numel() for p in make(8).module.parameters()) for name, make in MODELS.items()}
-    assert sizes == COUNTS
+    assert {name: sizes[name] for name in DEFAULT} == COUNTS
+    assert set(sizes) == {*COUNTS, *ZOO}
     assert {make(8).batch for make in MODELS.values()} == {8}
 
 
@@ -49,11 +57,38 @@ def test_a_run_measures_every_runner_and_writes_the_rows(tmp_path: Path, capsys:
         (SMALL, "onnx", 1, "fedavg"),
     ]
     assert all(0 < row["us"] <= row["median_us"] and row["floor_us"] > 0 for row in rows)
-    assert rows[0]["ratio"] == 1
+    assert (rows[0]["ratio"], rows[0]["of_onnx"], rows[1]["of_onnx"]) == (1, None, None)
     assert 0 < rows[1]["pss_mib"] < rows[0]["pss_mib"]  # torch alone is some 200 MiB
     said = capsys.readouterr()
     assert len(said.out.strip().splitlines()) == 2 + len(rows)
-    assert f"{SMALL}: export for onnx" in said.err
+    assert f"{SMALL}: export, onnx" in said.err
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGEPFL_RUNNER", str(library_folder()))
+
+
+@pytest.mark.usefixtures("library")
+def test_executorch_is_compared_with_onnxruntime(tmp_path: Path) -> None:
+    said: list[str] = []
+    plan = step.Plan([SMALL], ["onnx", "executorch", "executorch-portable"], [1], 4, 2, memory=False)
+    rows = step.run(plan, tmp_path, said.append)
+    assert [row.runner for row in rows] == plan.runners, said
+    assert [row.of_onnx for row in rows[1:]] == [
+        pytest.approx(row.us / rows[0].us, abs=0.02 * row.us / rows[0].us) for row in rows[1:]
+    ]
+    assert [row.ratio for row in rows] == [None] * 3
+
+
+@pytest.mark.parametrize(("kind", "places"), [("executorch", {"xnnpack", "portable"}), ("portable", {"portable"})])
+def test_portable_graphs_delegate_nothing(kind: str, places: set[str]) -> None:
+    made = step_bundle(algorithms.build("fedavg", {}), MODELS[SMALL](4), kind)
+    graphs = made.graphs["executorch"]
+    assert {entry for entry, data in graphs.items() if data} == {Entry.STEP}
+    (report,) = reports(Bundle(made.plan, made.model, {"executorch": {Entry.STEP: graphs[Entry.STEP]}}, {}))
+    assert {place for place in report.operators if report.count(place)} <= places
+    assert report.count("xnnpack" if kind == "executorch" else "portable") > 10
 
 
 def test_a_runner_that_cannot_run_is_left_out_by_name(
@@ -120,16 +155,32 @@ def test_turns_are_taken_in_order_and_times_are_of_one_step() -> None:
     order = re.sub(r"(.)\1*", r"\1", "".join(turns))
     assert order == "ab" + "ab" * 3
     assert all(0 < time.least <= time.median < 1e4 for time in times.values())
+    assert all((time.best(1), time.best(2)) == (time.cpu, time.least) for time in times.values())
+
+
+def test_a_slow_step_takes_fewer_turns_and_waiting_is_no_processor_time() -> None:
+    taken: list[int] = []
+    wait = BUDGET / 8
+
+    def slow() -> None:
+        taken.append(1)
+        time.sleep(wait)
+
+    (found,) = measure({"slow": slow}, 1000).values()
+    assert len(taken) - WARM - 2 == 8
+    assert found.cpu < 0.5 * wait * 1e6 <= found.least
 
 
 def test_the_table_has_a_line_for_each_row() -> None:
     rows = [
         Row("fedavg", "m", "eager", 1, 1234.4, 1300, None, 100, 1.0),
         Row("fedavg", "m", "onnx", 1, 50, 60, 41.6, 25, 0.04),
+        Row("fedavg", "m", "executorch", 1, 75, 80, 30, 25, 0.06, 1.5),
     ]
     lines = text(rows).splitlines()
-    assert lines[2].split() == ["m", "eager", "1", "1,234", "1,300", "1.00x", "12.3x", "-"]
-    assert lines[3].split() == ["m", "onnx", "1", "50", "60", "0.04x", "2.0x", "42"]
+    assert lines[2].split() == ["m", "eager", "1", "1,234", "1,300", "1.00x", "-", "12.3x", "-"]
+    assert lines[3].split() == ["m", "onnx", "1", "50", "60", "0.04x", "-", "2.0x", "42"]
+    assert lines[4].split()[5:7] == ["0.06x", "1.50x"]
 
 
 @pytest.mark.parametrize(

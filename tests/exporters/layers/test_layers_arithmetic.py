@@ -9,6 +9,8 @@ from _layer_check import RUNTIMES, Call, Case, call, case, decomposed, exported,
 from torch import Tensor, nn
 from torch.nn import functional
 
+from edgepfl.errors import ExportError
+
 OF_ONE: dict[str, Callable[[Tensor], Any]] = {
     "addcmul": lambda x: torch.addcmul(x, x, x, value=0.5),
     "atan": lambda x: x.atan(),
@@ -85,5 +87,12 @@ def test_arithmetic_on_a_runtime(runtime: str) -> None:
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_comparisons_and_their_ties_on_a_runtime(runtime: str) -> None:
-    kept = [each for each in DISTINCT if runtime == "onnx" or each.name not in {"sort", "topk"}]
+    kept = [each for each in DISTINCT if runtime == "onnx" or each.name != "sort"]
     assert exported(together([*kept, *SMOOTH_TIES]), runtime) > 1000
+
+
+def test_sorting_is_refused_by_executorch_with_its_operator() -> None:
+    (layer,) = (each for each in DISTINCT if each.name == "sort")
+    with pytest.raises(ExportError, match="operator sort has no kernel in runtime executorch") as caught:
+        exported(layer, "executorch")
+    assert "onnx alone" in caught.value.remedy
