@@ -1,7 +1,7 @@
 """Gradients of look-ups: what was taken from one place several times must be added there as often.
 
 A product with a one-hot matrix where that is small, or else ``scatter_add``, which both runtimes carry out one element
-after another; ``index_put`` with accumulation is a race between threads in ONNX Runtime.
+after another; ``index_put`` with accumulation leaves to the runtime what its threads do to the same element.
 """
 
 from __future__ import annotations
