@@ -35,7 +35,7 @@ _FLOAT = 4  # bytes
 _INTRODUCTION = f"""\
 # The zoo
 
-Every model of `exporters/zoo` under several algorithms on both runtimes. Each was exported, and every graph checked on
+Models of `exporters/zoo` under several algorithms on both runtimes. Each was exported, and every graph checked on
 its runtime; then three devices trained for three rounds twice, by the exported graphs and by torch eagerly, and all
 that either computed was compared: uploads, what stays on the devices, the server's state, losses and the evaluations
 after.
