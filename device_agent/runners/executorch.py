@@ -16,6 +16,7 @@ from threading import Lock
 import numpy as np
 
 from device_agent.runners import Array, Call, positional, trial
+from device_agent.runners.bundled import graph_of, require_graphs
 from device_agent.runners.library import Border, Library, Program, default_folder
 from device_agent.runners.repeated import Repeated
 from edgepfl.bundle import Bundle
@@ -89,7 +90,7 @@ class ExecutorchRunner:
     """
 
     def __init__(self, bundle: Bundle, settings: ExecutorchSettings | None = None) -> None:
-        positional.require_graphs(bundle)
+        require_graphs(bundle, positional.RUNTIME)
         self._settings = settings or ExecutorchSettings()
         self._bundle = bundle
         self._library = Library(self._settings.folder)
@@ -111,7 +112,7 @@ class ExecutorchRunner:
     def _load(self, entry: Entry) -> _Loaded:
         with self._lock:
             if entry not in self._loaded:
-                graph, data = positional.graph_of(self._bundle, entry)
+                graph, data = graph_of(self._bundle, positional.RUNTIME, entry)
                 trial.attempt(self._library.step, data, f"graph {entry}")
                 try:
                     program = self._library.load(data, self._settings.threads)

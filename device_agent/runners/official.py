@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from device_agent.runners import Array, positional
+from device_agent.runners.bundled import graph_of, require_graphs
 from edgepfl.bundle import Bundle
 from edgepfl.errors import ConfigError, GraphFailed
 from edgepfl.plan import Entry, Graph
@@ -42,7 +43,7 @@ class OfficialRunner:
     """
 
     def __init__(self, bundle: Bundle, threads: int = 1) -> None:
-        positional.require_graphs(bundle)
+        require_graphs(bundle, positional.RUNTIME)
         self._bundle = bundle
         self._bindings, self._torch = _imported(_BINDINGS), _imported("torch")
         if self._bindings._threadpool_get_thread_count() != threads:  # noqa: SLF001  there is no public way
@@ -65,7 +66,7 @@ class OfficialRunner:
             return {port.name: np.array(result.numpy()) for port, result in zip(graph.outputs, results, strict=True)}
 
     def _load(self, entry: Entry) -> tuple[Any, Graph]:
-        graph, data = positional.graph_of(self._bundle, entry)
+        graph, data = graph_of(self._bundle, positional.RUNTIME, entry)
         thorough = self._bindings.Verification.InternalConsistency
         try:
             module = self._bindings._load_for_executorch_from_buffer(data, program_verification=thorough)  # noqa: SLF001  likewise

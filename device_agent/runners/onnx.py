@@ -15,6 +15,7 @@ import numpy as np
 import onnxruntime
 
 from device_agent.runners import Array, Call
+from device_agent.runners.bundled import graph_of, require_graphs
 from device_agent.runners.repeated import Repeated
 from edgepfl.bundle import Bundle
 from edgepfl.errors import BundleError, GraphFailed
@@ -89,11 +90,8 @@ class OnnxRunner:
     """
 
     def __init__(self, bundle: Bundle, settings: OnnxSettings | None = None) -> None:
-        if RUNTIME not in bundle.graphs:
-            have = ", ".join(sorted(bundle.graphs)) or "none"
-            raise BundleError(f"no {RUNTIME} graphs, only {have}", remedy="Export the bundle for this runtime too")
-        self._graphs = bundle.graphs[RUNTIME]
-        self._plan = bundle.plan
+        require_graphs(bundle, RUNTIME)
+        self._bundle = bundle
         self._settings = settings or OnnxSettings()
         self._loaded: dict[Entry, _Loaded] = {}
         self._lock = Lock()
@@ -117,10 +115,7 @@ class OnnxRunner:
             return self._loaded[entry]
 
     def _checked(self, entry: Entry) -> _Loaded:
-        graph = self._plan.graphs.get(entry)
-        data = self._graphs.get(entry)
-        if graph is None or data is None:
-            raise BundleError("the bundle has no such graph", where=f"graph {entry}")
+        graph, data = graph_of(self._bundle, RUNTIME, entry)
         try:
             session = onnxruntime.InferenceSession(data, _options(self._settings), providers=_PROVIDERS)
         except Exception as error:  # likewise

@@ -7,39 +7,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from device_agent.runners import Array
-from edgepfl.bundle import Bundle
 from edgepfl.errors import BundleError, GraphFailed
-from edgepfl.plan import Entry, Graph, Port
+from edgepfl.plan import Entry, Port
 
 RUNTIME = "executorch"
 """The runtime's name in bundles and in Hello."""
 
 Kind = tuple[str, tuple[int, ...]]
 """A tensor's dtype and shape."""
-
-
-def graph_of(bundle: Bundle, entry: Entry) -> tuple[Graph, bytes]:
-    """A graph's border by the plan, and its file.
-
-    Raises:
-        BundleError: the bundle has no such graph.
-    """
-    graph = bundle.plan.graphs.get(entry)
-    data = bundle.graphs[RUNTIME].get(entry)
-    if graph is None or data is None:
-        raise BundleError("the bundle has no such graph", where=f"graph {entry}")
-    return graph, data
-
-
-def require_graphs(bundle: Bundle) -> None:
-    """Refuse a bundle for other runtimes.
-
-    Raises:
-        BundleError: it has no graphs for this one.
-    """
-    if RUNTIME not in bundle.graphs:
-        have = ", ".join(sorted(bundle.graphs)) or "none"
-        raise BundleError(f"no {RUNTIME} graphs, only {have}", remedy="Export the bundle for this runtime too")
 
 
 def check_border(where: str, found: Sequence[Kind], ports: tuple[Port, ...]) -> None:
