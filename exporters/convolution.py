@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from edgepfl.errors import ExportError
-from exporters.windows import Axis, gather, scatter
+from exporters.windows import Axis, axes_of, channels_first, channels_last, gather, scatter
 
 _FEW = 8
 """Below one channel to so many positions along the last axis, windows are faster to copy position by position: a copy
@@ -35,9 +35,9 @@ def convolution(
     lengths = [axis.length(size) for axis, size in zip(axes, x.shape[2:], strict=True)]
     rows, matrix = _rows(x, axes, groups), _matrix(weight, groups)
     if groups == 1 and bias is not None:
-        return _channels_first(torch.addmm(bias, rows, matrix), x.shape[0], lengths)
+        return _unflattened(torch.addmm(bias, rows, matrix), x.shape[0], lengths)
     product = _join(rows @ matrix)
-    return _channels_first(product if bias is None else product + bias, x.shape[0], lengths)
+    return _unflattened(product if bias is None else product + bias, x.shape[0], lengths)
 
 
 def convolution_backward(
@@ -55,7 +55,7 @@ def convolution_backward(
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """The gradients of :func:`convolution` in ``x``, ``weight`` and ``bias``, those that the mask asks for."""
     axes = _axes(weight, stride, padding, dilation, transposed=transposed)
-    flat = _channels_last(grad).flatten(0, -2)  # (positions, out)
+    flat = channels_last(grad).flatten(0, -2)  # (positions, out)
     split = flat if groups == 1 else flat.reshape(flat.shape[0], groups, -1).permute(1, 0, 2)
     in_x = in_weight = in_bias = None
     if output_mask[0]:
@@ -81,12 +81,7 @@ def _axes(
             where="aten.convolution",
             remedy="Use nn.Upsample and an ordinary convolution",
         )
-    kernel = weight.shape[2:]
-    return [Axis(k, *_at(i, stride, padding, dilation)) for i, k in enumerate(kernel)]
-
-
-def _at(i: int, *settings: Sequence[int]) -> list[int]:
-    return [values[i] if len(values) > 1 else values[0] for values in settings]  # aten repeats a single value
+    return axes_of(weight.shape[2:], stride, padding, dilation)
 
 
 def _rows(x: Tensor, axes: Sequence[Axis], groups: int) -> Tensor:
@@ -94,7 +89,7 @@ def _rows(x: Tensor, axes: Sequence[Axis], groups: int) -> Tensor:
     if _few(x, axes, groups):
         taps = gather(x.transpose(0, 1), axes, first=2)
         return torch.cat([tap.flatten(1) for tap in taps]).transpose(0, 1)
-    taps = gather(_channels_last(x), axes)
+    taps = gather(channels_last(x), axes)
     if groups == 1:
         return torch.cat(taps, -1).flatten(0, -2)
     stacked = torch.stack(taps, -2).flatten(0, -3)  # (positions, kernel, in)
@@ -111,7 +106,7 @@ def _unrows(rows: Tensor, axes: Sequence[Axis], groups: int, shape: torch.Size, 
     if groups > 1:
         rows = rows.reshape(*rows.shape[:2], -1, channels // groups).permute(1, 2, 0, 3).flatten(1)
     taps = torch.split(rows.reshape(shape[0], *lengths, -1), channels, -1)
-    return _channels_first_of(scatter(taps, axes, sizes))
+    return channels_first(scatter(taps, axes, sizes))
 
 
 def _matrix(weight: Tensor, groups: int) -> Tensor:
@@ -133,13 +128,5 @@ def _join(product: Tensor) -> Tensor:
     return product.permute(1, 0, 2).flatten(1) if product.dim() == 3 else product  # noqa: PLR2004  with groups
 
 
-def _channels_last(x: Tensor) -> Tensor:
-    return x.permute(0, *range(2, x.dim()), 1)
-
-
-def _channels_first_of(x: Tensor) -> Tensor:
-    return x.permute(0, x.dim() - 1, *range(1, x.dim() - 1))
-
-
-def _channels_first(flat: Tensor, rows: int, lengths: Sequence[int]) -> Tensor:
-    return _channels_first_of(flat.reshape(rows, *lengths, -1))
+def _unflattened(flat: Tensor, rows: int, lengths: Sequence[int]) -> Tensor:
+    return channels_first(flat.reshape(rows, *lengths, -1))

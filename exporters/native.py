@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from exporters.decompositions import Table, complete
+from exporters.windows import axes_of
 
 aten = torch.ops.aten
 
@@ -91,11 +92,8 @@ def _lost(
     grad: Tensor, x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
 ) -> list[int]:
     """Elements at the end of each axis that no window reached: a transposed convolution has to add them."""
+    axes = axes_of(weight.shape[2:], stride, padding, dilation)
     return [
-        size - ((length - 1) * _at(stride, i) - 2 * _at(padding, i) + _at(dilation, i) * (kernel - 1) + 1)
-        for i, (size, length, kernel) in enumerate(zip(x.shape[2:], grad.shape[2:], weight.shape[2:], strict=True))
+        size - ((length - 1) * axis.stride - 2 * axis.padding + axis.dilation * (axis.kernel - 1) + 1)
+        for size, length, axis in zip(x.shape[2:], grad.shape[2:], axes, strict=True)
     ]
-
-
-def _at(setting: Sequence[int], axis: int) -> int:
-    return setting[axis] if len(setting) > 1 else setting[0]  # aten repeats a single value

@@ -23,7 +23,7 @@ def max_pool(
     ceil_mode: bool = False,  # noqa: FBT001, FBT002  aten's own signature
 ) -> tuple[Tensor, Tensor]:
     """``aten.max_pool2d_with_indices``, as :func:`exporters.pooling.max_pool`."""
-    whole, axes = _batched(x), _axes(kernel, stride, padding, dilation)
+    whole, axes = _batched(x), pooling.pooled_axes(kernel, stride, padding, dilation)
     wide = _widened(whole, axes, -torch.inf, ceil_mode=ceil_mode)
     found, stand_in = pooling.max_pool(wide, kernel, stride, padding, dilation)
     return found.reshape(*x.shape[:-2], *found.shape[-2:]), stand_in.reshape(*x.shape[:-2], *found.shape[-2:])
@@ -40,7 +40,7 @@ def max_pool_backward(
     indices: Tensor,
 ) -> Tensor:
     """``aten.max_pool2d_with_indices_backward``, as :func:`exporters.pooling.max_pool_backward`."""
-    whole, axes = _batched(x), _axes(kernel, stride, padding, dilation)
+    whole, axes = _batched(x), pooling.pooled_axes(kernel, stride, padding, dilation)
     wide = _widened(whole, axes, -torch.inf, ceil_mode=ceil_mode)
     settings = kernel, stride, padding, dilation, False
     found = pooling.max_pool_backward(_batched(grad), wide, *settings, _batched(indices))
@@ -57,7 +57,7 @@ def avg_pool(
     divisor_override: int | None = None,
 ) -> Tensor:
     """``aten.avg_pool2d``, as :func:`exporters.pooling.avg_pool`."""
-    whole, axes = _batched(x), _axes(kernel, stride, padding, (1,))
+    whole, axes = _batched(x), pooling.pooled_axes(kernel, stride, padding, (1,))
     even = _even(axes, whole, ceil_mode=ceil_mode, count_include_pad=count_include_pad, override=divisor_override)
     wide = _widened(whole, axes, 0.0, ceil_mode=ceil_mode)
     found = pooling.avg_pool(wide, kernel, stride, padding, divisor_override=divisor_override if even else 1)
@@ -77,7 +77,7 @@ def avg_pool_backward(
     divisor_override: int | None,
 ) -> Tensor:
     """``aten.avg_pool2d_backward``, as :func:`exporters.pooling.avg_pool_backward`."""
-    whole, axes, coming = _batched(x), _axes(kernel, stride, padding, (1,)), _batched(grad)
+    whole, axes, coming = _batched(x), pooling.pooled_axes(kernel, stride, padding, (1,)), _batched(grad)
     even = _even(axes, whole, ceil_mode=ceil_mode, count_include_pad=count_include_pad, override=divisor_override)
     if not even:
         coming = coming * _shares(axes, whole, ceil_mode=ceil_mode, count_include_pad=count_include_pad)
@@ -88,11 +88,6 @@ def avg_pool_backward(
 
 def _batched(x: Tensor) -> Tensor:
     return x.unsqueeze(0) if x.dim() == 3 else x  # noqa: PLR2004  channels and two sizes
-
-
-def _axes(kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]) -> list[Axis]:
-    each = (list(values) * (2 // len(values)) for values in (kernel, stride or kernel, padding, dilation))
-    return [Axis(*values) for values in zip(*each, strict=True)]
 
 
 def _length(axis: Axis, size: int, *, ceil_mode: bool) -> int:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from edgepfl.errors import ExportError
-from exporters.windows import Axis, gather, scatter
+from exporters.windows import Axis, axes_of, gather, repeated, scatter
 
 _ONE = Axis(1)
 
@@ -30,7 +30,7 @@ def max_pool(
     Only the backward pass takes the indices, and it has no need of them.  The stand-in is of a dtype that no operator
     takes for indices, so a model that asks for them fails to trace.
     """
-    flat, axes = _flat(x, _axes(kernel, stride, padding, dilation))
+    flat, axes = _flat(x, pooled_axes(kernel, stride, padding, dilation))
     _refuse_ceil(flat, axes, ceil_mode=ceil_mode)
     pooled = _stages(flat, axes)[0]
     whole = _whole(pooled, x.dim())
@@ -48,7 +48,7 @@ def max_pool_backward(
     indices: Tensor,  # noqa: ARG001  recomputed by comparison
 ) -> Tensor:
     """``aten.max_pool2d_with_indices_backward``: the gradient goes to the first maximum of each window."""
-    flat, axes = _flat(x, _axes(kernel, stride, padding, dilation))
+    flat, axes = _flat(x, pooled_axes(kernel, stride, padding, dilation))
     coming, _ = _flat(grad, [_ONE, _ONE], squeezed=len(axes) == 1)
     stages = _stages(flat, axes)
     for dim, axis in enumerate(axes, start=1):
@@ -68,7 +68,7 @@ def avg_pool(
     divisor_override: int | None = None,
 ) -> Tensor:
     """``aten.avg_pool2d``."""
-    flat, axes = _flat(x, _axes(kernel, stride, padding, (1,)))
+    flat, axes = _flat(x, pooled_axes(kernel, stride, padding, (1,)))
     _refuse_ceil(flat, axes, ceil_mode=ceil_mode)
     total = reduce(torch.add, gather(flat, axes))
     return _whole(total / _divisor(axes, divisor_override, count_include_pad=count_include_pad), x.dim())
@@ -85,13 +85,20 @@ def avg_pool_backward(
     divisor_override: int | None,
 ) -> Tensor:
     """``aten.avg_pool2d_backward``."""
-    flat, axes = _flat(x, _axes(kernel, stride, padding, (1,)))
+    flat, axes = _flat(x, pooled_axes(kernel, stride, padding, (1,)))
     coming, _ = _flat(grad, [_ONE, _ONE], squeezed=len(axes) == 1)
     share = coming / _divisor(axes, divisor_override, count_include_pad=count_include_pad)
     count = 1
     for axis in axes:
         count *= axis.kernel
     return _whole(scatter([share] * count, axes, flat.shape[1:-1]), x.dim())
+
+
+def pooled_axes(
+    kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
+) -> list[Axis]:
+    """The windows of a pooling over two sizes; without a stride they touch."""
+    return axes_of(repeated(kernel, 2), stride or kernel, padding, dilation)
 
 
 def _stages(flat: Tensor, axes: Sequence[Axis]) -> list[Tensor]:
@@ -126,14 +133,6 @@ def _first_maximum(taps: Sequence[Tensor]) -> list[Tensor]:
         masks.append(equal if free is None else equal * free)
         free = 1 - equal if free is None else free - masks[-1]
     return [*masks, torch.ones_like(greatest) if free is None else free]
-
-
-def _axes(kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]) -> list[Axis]:
-    kernel, stride, padding, dilation = (
-        list(values) * 2 if len(values) == 1 else list(values)
-        for values in (kernel, stride or kernel, padding, dilation)
-    )
-    return [Axis(*values) for values in zip(kernel, stride, padding, dilation, strict=True)]
 
 
 def _flat(x: Tensor, axes: list[Axis], *, squeezed: bool | None = None) -> tuple[Tensor, list[Axis]]:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from exporters import convolution as ordinary
+from exporters.windows import repeated
 
 
 def either(
@@ -116,7 +117,6 @@ def _kept(
 
 
 def _each(x: Tensor, weight: Tensor, *settings: Sequence[int]) -> list[tuple[int, ...]]:
-    """Size, kernel and each setting of each axis; aten repeats a single value."""
+    """Size, kernel and each setting of each axis."""
     sizes, kernels = x.shape[2:], weight.shape[2:]
-    repeated = [list(values) * len(sizes) if len(values) == 1 else list(values) for values in settings]
-    return list(zip(sizes, kernels, *repeated, strict=True))
+    return list(zip(sizes, kernels, *(repeated(values, len(sizes)) for values in settings), strict=True))

@@ -31,6 +31,29 @@ class Axis:
         return (size + 2 * self.padding - self.dilation * (self.kernel - 1) - 1) // self.stride + 1
 
 
+def repeated(setting: Sequence[int], count: int) -> list[int]:
+    """A setting of each axis; aten gives a single value for all of them."""
+    return list(setting) * count if len(setting) == 1 else list(setting)
+
+
+def axes_of(
+    kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
+) -> list[Axis]:
+    """The window of each axis of ``kernel``, the settings as aten gives them."""
+    settings = (repeated(setting, len(kernel)) for setting in (stride, padding, dilation))
+    return [Axis(*values) for values in zip(kernel, *settings, strict=True)]
+
+
+def channels_last(x: Tensor) -> Tensor:
+    """``(rows, channels, *sizes)`` -> ``(rows, *sizes, channels)``."""
+    return x.permute(0, *range(2, x.dim()), 1)
+
+
+def channels_first(x: Tensor) -> Tensor:
+    """The inverse of :func:`channels_last`."""
+    return x.permute(0, x.dim() - 1, *range(1, x.dim() - 1))
+
+
 def gather(x: Tensor, axes: Sequence[Axis], *, fill: float = 0.0, first: int = 1) -> list[Tensor]:
     """The taps of a window.
 

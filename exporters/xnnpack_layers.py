@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from exporters.decompositions import Table, complete
-from exporters.windows import Axis
+from exporters.pooling import pooled_axes
+from exporters.windows import Axis, axes_of, channels_first, channels_last
 from exporters.xnnpack_windows import gather, scatter, taps, untaps
 
 aten = torch.ops.aten
@@ -55,10 +56,10 @@ def convolution(  # aten's own signature
             x, weight, bias, stride, padding, dilation, transposed, output_padding, groups
         )
         return whole
-    windows = gather(_channels_last(x), _axes(weight.shape[2:], stride, padding, dilation))
+    windows = gather(channels_last(x), axes_of(weight.shape[2:], stride, padding, dilation))
     product = windows.flatten(0, -2) @ _matrix(weight)
     product = product if bias is None else product + bias
-    return _channels_first(product.reshape(*windows.shape[:-1], -1))
+    return channels_first(product.reshape(*windows.shape[:-1], -1))
 
 
 def convolution_backward(  # aten's own signature
@@ -80,16 +81,16 @@ def convolution_backward(  # aten's own signature
             grad, x, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, output_mask
         )
         return whole
-    axes = _axes(weight.shape[2:], stride, padding, dilation)
-    last = _channels_last(grad)
+    axes = axes_of(weight.shape[2:], stride, padding, dilation)
+    last = channels_last(grad)
     flat = last.flatten(0, -2)  # (positions, out)
     in_x = in_weight = None
     if output_mask[0]:
         windows = (flat @ _matrix(weight).t()).reshape(*last.shape[:-1], -1)
-        in_x = _channels_first(scatter(windows, axes, x.shape[2:]))
+        in_x = channels_first(scatter(windows, axes, x.shape[2:]))
     if output_mask[1]:
         # the smaller factor is the one to transpose: (out, positions) (positions, kernel * in)
-        matrix = flat.t() @ gather(_channels_last(x), axes).flatten(0, -2)
+        matrix = flat.t() @ gather(channels_last(x), axes).flatten(0, -2)
         in_weight = matrix.reshape(weight.shape[0], -1, weight.shape[1]).permute(0, 2, 1).reshape(weight.shape)
     return in_x, in_weight, flat.sum(0) if output_mask[2] else None
 
@@ -108,10 +109,10 @@ def max_pool(  # aten's own signature
             x, kernel, stride, padding, dilation, ceil_mode
         )
         return both
-    pooled = _channels_last(x)
+    pooled = channels_last(x)
     for dim, axis in _pooled(kernel, stride, padding, dilation):
         pooled = functools.reduce(torch.maximum, taps(pooled, dim, axis, _LEAST))
-    whole = _channels_first(pooled)
+    whole = channels_first(pooled)
     return whole, torch.zeros_like(whole, dtype=torch.bool)
 
 
@@ -131,7 +132,7 @@ def max_pool_backward(  # aten's own signature
             grad, x, kernel, stride, padding, dilation, ceil_mode, indices
         )
         return whole
-    coming, pooled = _channels_last(grad), _channels_last(x)
+    coming, pooled = channels_last(grad), channels_last(x)
     undo: list[tuple[int, Axis, int, list[Tensor]]] = []
     for dim, axis in _pooled(kernel, stride, padding, dilation):
         size = pooled.shape[dim]
@@ -139,7 +140,7 @@ def max_pool_backward(  # aten's own signature
         undo.append((dim, axis, size, masks))
     for dim, axis, size, masks in reversed(undo):
         coming = untaps(_shares(coming, masks), dim, axis, size)
-    return _channels_first(coming)
+    return channels_first(coming)
 
 
 def _first_maximum(values: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
@@ -163,25 +164,10 @@ def _shares(coming: Tensor, masks: Sequence[Tensor]) -> list[Tensor]:
 def _pooled(
     kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
 ) -> list[tuple[int, Axis]]:
-    axes = _axes(list(kernel) * (2 // len(kernel)), stride or kernel, padding, dilation)
+    axes = pooled_axes(kernel, stride, padding, dilation)
     return [(dim, axis) for dim, axis in reversed(list(enumerate(axes, start=1))) if axis != _ONE]
-
-
-def _axes(kernel: Sequence[int], *settings: Sequence[int]) -> list[Axis]:
-    """One for each size; aten repeats a single setting."""
-    return [
-        Axis(k, *(values[i] if len(values) > 1 else values[0] for values in settings)) for i, k in enumerate(kernel)
-    ]
 
 
 def _matrix(weight: Tensor) -> Tensor:
     """``(out, in, *kernel)`` -> ``(kernel * in, out)``."""
     return weight.flatten(2).permute(2, 1, 0).flatten(0, 1)
-
-
-def _channels_last(x: Tensor) -> Tensor:
-    return x.permute(0, *range(2, x.dim()), 1)
-
-
-def _channels_first(x: Tensor) -> Tensor:
-    return x.permute(0, x.dim() - 1, *range(1, x.dim() - 1))
