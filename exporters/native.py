@@ -10,12 +10,17 @@ Measured on one x86-64 thread, batch 32 (microseconds; input gradient by windows
     conv 7, 32 -> 24, length 23              153     250
 
 so windows stay where they are few: along one axis, and where the kernel is a single element.
+
+A sum over the minibatch and other axes is one over the others and then one over the minibatch.  The runtime moves
+channels to the end, and then adds up one number after the other: of 8192 numbers it loses as many digits as torch does
+of a million, and batch normalisation sums like that six times a layer.  In two parts a sum has a fifth of the error
+and takes half of the time (8x32x32x16: 18 instead of 35 microseconds).
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -35,7 +40,24 @@ def onnx_table() -> Table:
         **complete(),
         aten.convolution.default: convolution,
         aten.convolution_backward.default: convolution_backward,
+        aten.mean.dim: functools.partial(in_two, aten.mean.dim),
+        aten.sum.dim_IntList: functools.partial(in_two, aten.sum.dim_IntList),
     }
+
+
+def in_two(
+    operator: Callable[..., Tensor],
+    x: Tensor,
+    dim: Sequence[int] | None,
+    keepdim: bool = False,  # noqa: FBT001, FBT002  aten's own signature
+    *,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """A sum or a mean over the first axis and others: over the others first."""
+    axes = sorted(axis % x.dim() for axis in dim or ())
+    if axes[:1] != [0] or len(axes) == 1:
+        return NotImplemented  # type: ignore[no-any-return]  # it tells the tracer to keep the operator
+    return operator(operator(x, axes[1:], keepdim, dtype=dtype), [0], keepdim, dtype=dtype)
 
 
 def convolution(
