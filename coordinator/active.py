@@ -23,12 +23,13 @@ from coordinator.cohort import choose
 from coordinator.desk import Desk
 from coordinator.events import Event
 from coordinator.journal import Checkpoint, Result, RoundCost, RunRow, Status
-from coordinator.reduction import Reduction, Upload
+from coordinator.offers import Offers
+from coordinator.reduction import Upload
 from coordinator.rounds import Phase, Policy, Round, State
 from coordinator.screen import check_report, screen
+from edgepfl.algorithms import Algorithm, Participation
 from edgepfl.bundle import unpack
-from edgepfl.errors import CodecError, EdgepflError, StoreError
-from edgepfl.plan import Role
+from edgepfl.errors import CodecError, ConfigError, EdgepflError, StoreError
 from edgepfl.topics import ToAll, ToDevice
 from edgepfl.tree import Trees
 from edgepfl.wire import BlobRef, Cancel, Commit, Report, Task
@@ -62,6 +63,8 @@ class ActiveRun:
         self._algorithm = updater.algorithm_of(self._plan, row.config.hyper)
         self._accepted = desk.journal.accepted(row.id)
         self._saved = desk.vault.load(self._algorithm, checkpoint)
+        self._check_participation()
+        updater.check_decay(self._algorithm, self._plan, row.config.rounds, row.config.decay)
         self._round: Round
         self._begin(Round(0, 0, self._policy()))
         tasks.check_size(self._task(()), row.config.goal)
@@ -124,21 +127,20 @@ class ActiveRun:
 
     def expects(self, report: Report) -> bool:
         """Whether a report is of the open attempt, from a member that has not reported yet."""
-        seat = self._round.seats.get(report.device)
         return (
             not self.ended
             and report.run == self.row.id
             and self._is_open(report.round, report.attempt)
-            and self._round.phase is Phase.REPORTING
-            and seat is not None
-            and seat.state in {State.WORKING, State.LOST}
+            and self._awaited(report.device)
             and report.device not in self._screening
         )
 
     def refusal(self, report: Report) -> str:
         """Why the upload of an expected report is not worth fetching; empty if it is."""
         try:
-            check_report(report, self._plan, trains=not self._is_final, max_examples=self.row.config.max_examples)
+            config = self.row.config
+            steps = tasks.steps_of(config, self._tuned, self._round.number)
+            check_report(report, self._plan, steps=steps, max_examples=config.max_examples)
         except CodecError as error:
             return str(error)
         return ""
@@ -187,12 +189,13 @@ class ActiveRun:
         match effect:
             case events.Choose(devices, count):
                 chosen = choose(devices, count, self.row.config.seed, self._round.number, self._round.attempt)
-                self.feed(events.Chosen(chosen, self._desk.clock()))
+                joined = tuple(device for device in devices if device not in self._accepted)
+                self.feed(events.Chosen(chosen, self._desk.clock(), joined))
             case events.Announce(devices):
                 self._fresh_reduction()
-                self._desk.send(ToAll(Task.KIND), self._task(devices))
+                self._announce(devices)
             case events.Resend(device):
-                self._desk.send(ToDevice(device, Task.KIND), self._task((device,)))
+                self._tell(device)
             case events.Fold(device):
                 self._fold(device)
             case events.Release(devices, why):
@@ -213,6 +216,36 @@ class ActiveRun:
             case events.End():
                 self._end(Status.STOPPED, rounds.waiting(self._round))
 
+    def _announce(self, devices: tuple[str, ...]) -> None:
+        """One task for all, or one for each where each gets a download of its own."""
+        if self._offers.broadcast:
+            self._desk.send(ToAll(Task.KIND), self._task(devices))
+        else:
+            self._desk.spawn(self._hand_out(devices), f"{self.row.id}: hand out round {self._round.number}")
+
+    def _tell(self, device: str) -> None:
+        """The task, for one member alone."""
+        if self._offers.broadcast:
+            self._desk.send(ToDevice(device, Task.KIND), self._task((device,)))
+        else:
+            self._desk.spawn(self._hand_out((device,)), f"{self.row.id}: hand out to {device}")
+
+    async def _hand_out(self, devices: tuple[str, ...]) -> None:
+        """Make each member's own download, then tell it the task; the next one's is made meanwhile."""
+        offers, number, attempt = self._offers, self._round.number, self._round.attempt
+        for device in devices:
+            try:
+                await self._work(offers.to, device)
+            except StoreError:
+                raise
+            except Exception as error:  # an algorithm's fault must not end the service
+                log.exception("%s: no download for %s", self.row.id, device)
+                self.failed(device, number, attempt, f"{type(error).__name__}: {error}")
+            if offers is not self._offers or self.ended:
+                return
+            if self._awaited(device):
+                self._desk.send(ToDevice(device, Task.KIND), self._task((device,)))
+
     def _open(self, number: int, attempt: int, avoid: tuple[str, ...] = ()) -> None:
         """Begin an attempt, without the devices that failed in the last one as long as there are enough others."""
         here = frozenset(self._desk.fleet().present(self._runtimes))
@@ -228,6 +261,8 @@ class ActiveRun:
         self._round = state
         self._journalled = 0
         self._screening: set[str] = set()
+        self._tuned = self._of_round(state.number)
+        self._offers = Offers(self._desk.vault, self._tuned, self._saved)
         self._fresh_reduction()
         self._opened_at = self._desk.clock()
         self._opened_traffic = self._desk.traffic()
@@ -268,15 +303,29 @@ class ActiveRun:
         return tasks.make(
             self.row.id,
             self.row.config,
-            self._algorithm,
+            self._tuned,
             self._plan,
             number=self._round.number,
             attempt=self._round.attempt,
             cohort=devices,
             accepted=self._accepted,
             bundle=self._bundle_ref,
-            download=self._saved.download,
+            download=self._offers.to(next(iter(devices), "")),
         )
+
+    def _of_round(self, number: int) -> Algorithm:
+        config, number = self.row.config, max(number, 1)  # before the first round nothing is open
+        return updater.of_round(self._algorithm, self._plan, number=number, seed=config.seed, decay=config.decay)
+
+    def _check_participation(self) -> None:
+        """Refuse a run that could go on without a device where the algorithm needs them all."""
+        config = self.row.config
+        if self._algorithm.participation is Participation.ALL and config.minimum < config.goal:
+            raise ConfigError(
+                f"{self._plan.algorithm} needs every device in every round, and {config.minimum} of {config.goal} do",
+                where="minimum",
+                remedy=f"Set minimum to {config.goal}, and goal to the number of devices",
+            )
 
     def _fold(self, device: str) -> None:
         report = self._desk.journal.report(self.row.id, device)
@@ -337,12 +386,14 @@ class ActiveRun:
     def _updater(self, devices: tuple[str, ...]) -> Callable[[], Saved]:
         """What the worker is to do: close the reduction, update the state and store it."""
         reduction, folds, state, number = self._reduction, tuple(self._folds), self._saved.state, self._round.number
+        fleet, algorithm, last = (*self._accepted, *self._round.joined), self._tuned, number == self.row.config.rounds
 
         def update() -> Saved:
             for fold in folds:
                 fold.result()  # all are done, and one may have failed
-            after = updater.next_state(self._algorithm, state, reduction.close(devices))
-            return self._desk.vault.save(self._algorithm, number, after)
+            got = reduction.close(devices, number=number, fleet=fleet, statistics=self._plan.statistics)
+            after = updater.next_state(algorithm, state, got, last=last)
+            return self._desk.vault.save(algorithm, number, after)
 
         return update
 
@@ -351,8 +402,13 @@ class ActiveRun:
         results = tuple(_result(reports[device]) for device in devices)
         spent = self._desk.traffic() - self._opened_traffic
         cost = RoundCost(spent.bytes_in, spent.bytes_out, self._desk.clock() - self._opened_at)
-        self._desk.journal.commit(self.row.id, saved.checkpoint, results, cost)
-        self._accepted |= dict.fromkeys(devices, saved.checkpoint.round)
+        joined = self._round.joined
+        self._desk.journal.commit(self.row.id, saved.checkpoint, results, cost, joined)
+        self._accepted = {
+            **dict.fromkeys(joined, -1),
+            **self._accepted,
+            **dict.fromkeys(devices, saved.checkpoint.round),
+        }
         self._saved = saved
         log.info(
             "%s: %s is committed, %d reports, %.1f s",
@@ -367,17 +423,23 @@ class ActiveRun:
         """Delete every blob that nothing needs any more; a new attempt expects no upload yet."""
         self._desk.forget()
         used = self._desk.journal.blobs()
+        offered = set() if self.ended else self._offers.digests
         self._desk.vault.private.keep_only(used)
-        self._desk.vault.offered.keep_only({self._saved.download.sha256} | used)
+        self._desk.vault.offered.keep_only(offered | used)
 
     def _fresh_reduction(self) -> None:
-        slots = self._plan.by_role(Role.UP)
-        self._reduction = Reduction(slots, self._round.seats, self._algorithm.weighting, self._desk.device)
+        self._reduction = updater.reduction(self._tuned, self._plan, self._round.seats, self._desk.device)
         self._folds: list[Future[None]] = []
 
     def _policy(self) -> Policy:
         config = self.row.config
         return Policy(config.goal, config.minimum, config.gather, config.deadline, config.lease)
+
+    def _awaited(self, device: str) -> bool:
+        """Whether the device is a member that may still report."""
+        seat = self._round.seats.get(device)
+        reporting = self._round.phase is Phase.REPORTING
+        return reporting and seat is not None and seat.state in {State.WORKING, State.LOST}
 
     def _is_open(self, round_: int, attempt: int) -> bool:
         return (round_, attempt) == (self._round.number, self._round.attempt)

@@ -12,16 +12,10 @@ def runnable(bundle: Bundle) -> Bundle:
     """A bundle that a run can begin with.
 
     Raises:
-        RunError: it has no graphs, needs what this coordinator cannot do, or starts from a model that is not finite.
+        RunError: it has no graphs, or starts from a model that is not finite.
     """
     if not bundle.graphs:
         raise RunError("it has no graphs, so no device could run it", where="bundle", remedy="Export it again")
-    if any(slot.addressed for slot in bundle.plan.slots.values()):
-        raise RunError(
-            "it sends each device a value of its own, and this coordinator only broadcasts",
-            where=bundle.plan.algorithm,
-            remedy="Choose another algorithm",
-        )
     if not all(np.isfinite(tensor).all() for tensor in bundle.model.values()):
         raise RunError("its initial model is not finite", where="bundle", remedy="Export it again from a sound model")
     return bundle

@@ -1,8 +1,8 @@
 """How ``edgepfl run`` talks to a coordinator: lines of JSON over a Unix socket in its state directory.
 
 Only the user who runs the coordinator can connect to it.  A request is one line, an object with ``do`` ("start",
-"stop", "status" or "watch"); the answer is one line, ``{"ok": ...}`` or ``{"error": ...}``, and for "watch" one line
-for every change until the run ends.
+"stop", "status", "watch" or "clusters"); the answer is one line, ``{"ok": ...}``, ``{"clusters": ...}`` or
+``{"error": ...}``, and for "watch" one line for every change until the run ends.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from coordinator.clusters import Clusters
 from coordinator.config import RunConfig
 from coordinator.status import RunStatus
 from edgepfl.errors import RunError
@@ -27,8 +28,8 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a person asks.
 
     Attributes:
-        do: start, stop, status or watch.
-        run: of stop, status and watch; the newest where it is empty.
+        do: start, stop, status, watch or clusters.
+        run: of all but start; the newest where it is empty.
         bundle: of start, the path of a bundle file.
         config: of start.
     """
@@ -40,9 +41,10 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the coordinator says: a run's status, a started run's id, or an error."""
+    """What the coordinator says: a run's status, its clusters, a started run's id, or an error."""
 
     ok: RunStatus | str | None = None
+    clusters: Clusters | None = None
     error: str = ""
 
 

@@ -8,14 +8,17 @@ import json
 import logging
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from coordinator import asking
+from coordinator.clusters import describe
 from coordinator.config import CoordinatorConfig, RunConfig, load
 from coordinator.journal import Status
 from coordinator.status import RunStatus
 from coordinator.watching import Watch, line_of
+from edgepfl import presets
 from edgepfl.algorithms import parse_settings
 from edgepfl.bus.lifetime import until_signal
 from edgepfl.bus.mqtt import MqttBus
@@ -34,6 +37,7 @@ _RUN_NUMBERS = {
     "seed": "of everything random",
     "evaluate-every": "rounds between evaluations on the devices",
     "tune-steps": "steps of fine-tuning before an evaluation",
+    "patience": "seconds after which a slow device's part counts as it is, 0 for never",
     "max-examples": "a report that claims more is refused",
     "max-norm": "greatest Euclidean norm of an uploaded slot",
 }
@@ -106,6 +110,8 @@ async def _watch(state: Path, name: str, *, as_json: bool) -> int:
 
 async def _once(state: Path, request: asking.Request, *, as_json: bool) -> int:
     async for answer in asking.ask(state, request):
+        if answer.clusters is not None:
+            print(msgspec.json.encode(answer.clusters).decode() if as_json else describe(answer.clusters))
         if isinstance(answer.ok, RunStatus):
             print(msgspec.json.encode(answer.ok).decode() if as_json else line_of(answer.ok))
     return 0
@@ -113,13 +119,30 @@ async def _once(state: Path, request: asking.Request, *, as_json: bool) -> int:
 
 def _run_config(words: argparse.Namespace) -> RunConfig:
     given = {name.replace("-", "_"): getattr(words, name.replace("-", "_")) for name in _RUN_NUMBERS}
-    fields: dict[str, object] = {name: value for name, value in given.items() if value is not None}
-    fields["hyper"] = parse_settings(words.set)
+    published = _published(words)
+    fields = {**published, **{name: value for name, value in given.items() if value is not None}}
+    fields["hyper"] = {**published.get("hyper", {}), **parse_settings(words.set)}
     fields["name"] = words.name
     try:
+        decay = msgspec.convert(parse_settings(words.decay), dict[str, float], strict=False)  # from text
+        fields["decay"] = {**published.get("decay", {}), **decay}
         return msgspec.convert(fields, RunConfig)
     except msgspec.ValidationError as error:
         raise ConfigError(str(error), where="edgepfl run start", remedy="See edgepfl run start --help") from error
+
+
+def _published(words: argparse.Namespace) -> dict[str, Any]:
+    """What the preset says of a run, by the names of its settings."""
+    if words.preset is None:
+        return {}
+    preset = presets.load(words.preset)
+    if words.steps is None and preset.epochs is not None and preset.local_steps is None:
+        raise ConfigError(
+            f"{words.preset} has {preset.epochs} epochs a round, and how many steps these are depends on the examples",
+            where="--preset",
+            remedy=f"Give --steps: {preset.epochs} times a device's examples over the rows of a minibatch",
+        )
+    return {**preset.run, "hyper": preset.settings, "decay": preset.decay}
 
 
 def _run_parser() -> argparse.ArgumentParser:
@@ -134,6 +157,19 @@ def _run_parser() -> argparse.ArgumentParser:
     start.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="a hyperparameter, other than the bundle's"
     )
+    start.add_argument(
+        "--preset",
+        metavar="NAME",
+        help="published rounds, steps, goal, decay and hyperparameters, such as pfedme/mnist-mclr; what is given "
+        "beside it wins (edgepfl algorithms --presets lists them)",
+    )
+    start.add_argument(
+        "--decay",
+        action="append",
+        default=[],
+        metavar="NAME=FACTOR",
+        help="multiply a runtime hyperparameter with each round, such as lr=0.998",
+    )
     defaults = RunConfig()
     for name, text in _RUN_NUMBERS.items():
         default = getattr(defaults, name.replace("-", "_"))
@@ -142,6 +178,7 @@ def _run_parser() -> argparse.ArgumentParser:
         "status": "say where a run stands",
         "watch": "follow a run to its end",
         "stop": "end a run",
+        "clusters": "tell which devices a run of fpfc has fused",
     }.items():
         action = actions.add_parser(do, help=text)
         action.add_argument("run", nargs="?", default="", help="its id (default: the newest)")

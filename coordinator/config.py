@@ -54,7 +54,9 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         tune_steps: steps of fine-tuning before an evaluation, for algorithms that tune.
         max_examples: a report that claims more is refused: examples are the weight of an upload.
         max_norm: an upload with a slot of greater Euclidean norm is refused.
+        patience: seconds of training after which a slow device's part counts as it is; 0 waits for all its steps.
         hyper: hyperparameters that differ from the bundle's.
+        decay: factors by which runtime hyperparameters change with each round, such as ``{"lr": 0.998}``.
     """
 
     name: str = "run"
@@ -71,7 +73,9 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tune_steps: Natural = 10
     max_examples: Positive = 1_000_000
     max_norm: Norm = 1e6
+    patience: Annotated[float, Meta(ge=0, le=1e7)] = 0.0
     hyper: dict[str, float | str] = {}
+    decay: dict[str, Annotated[float, Meta(gt=0, le=10)]] = {}
 
     def __post_init__(self) -> None:
         if self.minimum > self.goal:

@@ -11,6 +11,7 @@ import msgspec
 
 from coordinator.asking import LINE_LIMIT, SOCKET, Answer, Request, socket_in
 from coordinator.config import RunConfig
+from coordinator.fused import clusters_in
 from coordinator.service import Coordinator
 from coordinator.status import RunStatus
 from edgepfl.errors import EdgepflError
@@ -67,6 +68,9 @@ class _Handler:
                 yield Answer(self._coordinator.status(run))
             case Request("status", run=run):
                 yield Answer(self._coordinator.status(run))
+            case Request("clusters", run=run):
+                found = clusters_in(self._coordinator.journal, self._coordinator.vault, run)
+                yield Answer(clusters=found)
             case Request("watch", run=run):
                 watching = self._coordinator.watch(run or self._coordinator.status().run)
                 async with contextlib.aclosing(watching) as statuses:

@@ -29,10 +29,11 @@ class Absent:
 
 @dataclass(frozen=True)
 class Chosen:
-    """The cohort of the round."""
+    """The cohort of the round, and the devices that the run saw for the first time when it was chosen."""
 
     devices: tuple[str, ...]
     at: float
+    joined: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

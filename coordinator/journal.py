@@ -7,7 +7,7 @@ Tables::
     rounds       the open attempt of each run: the round machine's first state
     events       what happened to it since, in order
     reports      the reports of the open attempt
-    accepted     the last round of each device that counts
+    accepted     every device that a run knows, and the last round of it that counts (-1: none yet)
     results      what every accepted report said of its device, kept for people and the demo's pictures
     traffic      what each committed round cost the coordinator
 
@@ -221,10 +221,19 @@ class Journal:
 
     # Commits.
 
-    def commit(self, run: str, new: Checkpoint, results: tuple[Result, ...], cost: RoundCost) -> None:
-        """Close a round: the new state, whose reports count, and what they said, at once or not at all."""
+    def commit(
+        self,
+        run: str,
+        new: Checkpoint,
+        results: tuple[Result, ...],
+        cost: RoundCost,
+        joined: tuple[str, ...] = (),
+    ) -> None:
+        """Close a round: the new state, whose reports count, what they said and who is new, at once or not at all."""
         with self._transaction():
             self._put_checkpoint(run, new)
+            for device in joined:
+                self._do("INSERT OR IGNORE INTO accepted VALUES (?, ?, -1)", run, device)
             for result in results:
                 body = msgspec.json.encode(result)
                 self._do("INSERT INTO results VALUES (?, ?, ?, ?)", run, new.round, result.device, body)
@@ -244,7 +253,7 @@ class Journal:
         return Checkpoint(row[0], row[1], _decode(row[2], dict[str, dict[str, TensorSpec]]))
 
     def accepted(self, run: str) -> dict[str, int]:
-        """The last round of each device that counts."""
+        """Every device that the run knows, and the last round of it that counts, -1 for none."""
         return dict(self._rows("SELECT device, round FROM accepted WHERE run = ?", run))
 
     def results(self, run: str, after: int = 0) -> tuple[Result, ...]:

@@ -129,6 +129,7 @@ class Round:
         present: the devices that could be selected, while SELECTING.
         enough: since when at least ``minimum`` devices are here, None for not now.
         seats: the cohort, by device.
+        joined: the devices that the run did not know before this attempt, chosen or not.
         why: of ABANDONED, for people.
     """
 
@@ -141,6 +142,7 @@ class Round:
     enough: float | None = None
     seats: Mapping[str, Seat] = field(default_factory=dict)
     why: str = ""
+    joined: tuple[str, ...] = ()
 
     def devices(self, state: State) -> tuple[str, ...]:
         """The members in this state, in the order of their names."""
@@ -157,8 +159,8 @@ def advance(r: Round, event: Event) -> Step:
             return _present(r, device, at)
         case Absent(device, at):
             return _select(replace(r, present=r.present - {device}), at) if r.phase is Phase.SELECTING else (r, ())
-        case Chosen(devices, at):
-            return _chosen(r, devices, at)
+        case Chosen(devices, at, joined):
+            return _chosen(r, devices, at, joined)
         case Progressed(device, at):
             return _renew(r, device, at), ()
         case Reported(device, at):
@@ -235,11 +237,11 @@ def _select(r: Round, at: float) -> Step:
     return state, ()
 
 
-def _chosen(r: Round, devices: tuple[str, ...], at: float) -> Step:
+def _chosen(r: Round, devices: tuple[str, ...], at: float, joined: tuple[str, ...]) -> Step:
     if r.phase is not Phase.SELECTING:
         return r, ()
     seats = {device: Seat(State.WORKING, at + r.policy.lease) for device in sorted(devices)}
-    return replace(r, phase=Phase.REPORTING, since=at, seats=seats), (Announce(tuple(seats)),)
+    return replace(r, phase=Phase.REPORTING, since=at, seats=seats, joined=joined), (Announce(tuple(seats)),)
 
 
 def _renew(r: Round, device: str, at: float) -> Round:

@@ -13,21 +13,21 @@ from edgepfl.tree import Trees
 from edgepfl.wire import Report
 
 
-def check_report(report: Report, plan: Plan, *, trains: bool, max_examples: int) -> None:
+def check_report(report: Report, plan: Plan, *, steps: int, max_examples: int) -> None:
     """Refuse a report whose upload is not worth fetching.
 
     Args:
         report: well-formed, from a member of the cohort.
         plan: what was declared.
-        trains: whether this round trains.
+        steps: that the round has; 0 where it trains nothing.
         max_examples: the most that a device may claim; they are the weight of its upload.
 
     Raises:
         CodecError: no upload where one is due, one where none is, one longer than what was declared can be, or one made
-            of no examples or of more than allowed.
+            of no examples, of no step, of more steps than were asked for or of more examples than allowed.
     """
     where = f"report of {report.device}"
-    if not trains:
+    if steps == 0:
         if report.upload is not None:
             raise CodecError("it has an upload, and nothing was to be trained", where=where)
         return
@@ -35,6 +35,10 @@ def check_report(report: Report, plan: Plan, *, trains: bool, max_examples: int)
         raise CodecError("it has no upload", where=where)
     if report.examples == 0:
         raise CodecError("it trained on no examples", where=where)
+    if report.steps == 0:
+        raise CodecError("it took no step", where=where)
+    if report.steps > steps:
+        raise CodecError(f"it claims {report.steps} steps, and the round has {steps}", where=where)
     if report.examples > max_examples:
         raise CodecError(f"it claims {report.examples} examples, at most {max_examples} are allowed", where=where)
     most = codec.HEADER_LIMIT + sum(

@@ -68,9 +68,9 @@ class Coordinator:
         self._clock = clock
         self._lock = _locked(state)
         self.journal = Journal(state / "journal.db")
-        self._vault = Vault(BlobStore(state / "offered"), BlobStore(state / "private"))
-        self._sender = Sender(self._vault.offered)
-        self._uploads = Uploads(self._vault.private)
+        self.vault = Vault(BlobStore(state / "offered"), BlobStore(state / "private"))
+        self._sender = Sender(self.vault.offered)
+        self._uploads = Uploads(self.vault.private)
         self._fleet = Fleet()
         self._connected = False
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="reduction")
@@ -82,7 +82,7 @@ class Coordinator:
         self._totals = Totals()
         self._desk = Desk(
             journal=self.journal,
-            vault=self._vault,
+            vault=self.vault,
             send=self._send,
             fleet=lambda: self._fleet,
             suspect=self._suspect,
@@ -115,8 +115,8 @@ class Coordinator:
         opened = runnable(unpack(bundle, golden=False))
         bundle = pack(opened)  # without its golden vectors: most of its bytes, and no device trains with them
         algorithm = updater.algorithm_of(opened.plan, config.hyper)
-        first = self._vault.save(algorithm, 0, updater.first_state(algorithm, opened.plan, opened.model)).checkpoint
-        digest = self._vault.offered.put(bundle).sha256
+        first = self.vault.save(algorithm, 0, updater.first_state(algorithm, opened.plan, opened.model)).checkpoint
+        digest = self.vault.offered.put(bundle).sha256
         row = RunRow(f"{config.name}-{secrets.token_hex(4)}", config, digest, Status.RUNNING, "")
         run = ActiveRun(row, first, self._desk)
         self.journal.create(row, first)

@@ -23,6 +23,19 @@ def is_final(config: RunConfig, number: int) -> bool:
     return number > config.rounds
 
 
+def steps_of(config: RunConfig, algorithm: Algorithm, number: int) -> int:
+    """How many minibatch steps a round has, 0 where it only evaluates.
+
+    Args:
+        config: the run's settings.
+        algorithm: that of this round.
+        number: of the round.
+    """
+    if is_final(config, number):
+        return 0
+    return max(algorithm.local_steps(config.steps, generator(config.seed, "coins", number)), 1)
+
+
 def make(
     run: str,
     config: RunConfig,
@@ -36,10 +49,22 @@ def make(
     bundle: BlobRef,
     download: BlobRef,
 ) -> Task:
-    """The task of one attempt at one round, for these members of its cohort."""
+    """The task of one attempt at one round, for these members of its cohort.
+
+    Args:
+        run: its id.
+        config: its settings.
+        algorithm: that of this round: :func:`coordinator.updater.of_round`.
+        plan: of the bundle.
+        number: of the round.
+        attempt: at the round.
+        cohort: whom it is for.
+        accepted: the last round of each device that counts.
+        bundle: plan and graphs.
+        download: the DOWN slots of these members.
+    """
     final = is_final(config, number)
     due = config.evaluate_every > 0 and (number - 1) % config.evaluate_every == 0
-    coins = generator(config.seed, "coins", number)
     return Task(
         run=run,
         round=number,
@@ -48,13 +73,14 @@ def make(
         bundle=bundle,
         download=download,
         hyper={name: float(getattr(algorithm, name)) for name in plan.hyper},
-        steps=0 if final else algorithm.local_steps(config.steps, coins),
+        steps=steps_of(config, algorithm, number),
         seed=derive(config.seed, "round", number),
         evaluate=final or due,
         tune_steps=config.tune_steps,
         final=final,
         deadline=config.deadline,
         heartbeat=config.lease / HEARTBEATS,
+        patience=config.patience,
     )
 
 

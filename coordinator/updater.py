@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
 import numpy as np
 import torch
 
+from coordinator.reduction import Reduction
 from edgepfl import algorithms
 from edgepfl.algorithms import Algorithm, Cohort
 from edgepfl.errors import ConfigError, RunError
-from edgepfl.plan import Plan, Role, resolve
+from edgepfl.plan import Plan, Role, SlotPlan, resolve
+from edgepfl.seeds import generator
 from edgepfl.tree import Tree, Trees
 
 Settings = dict[str, float | str]
@@ -21,15 +27,6 @@ def algorithm_of(plan: Plan, settings: Settings) -> Algorithm:
         ConfigError: a setting that the algorithm does not have, or that would need another export.
         RunError: the plan was made by another version of the algorithm.
     """
-    kind = algorithms.load(plan.algorithm)
-    models_own = plan.by_role(Role.NOISE).keys() - kind.slots.keys()  # its dropout's
-    declared = {name: slot for name, slot in plan.slots.items() if name not in models_own}
-    if resolve(kind.slots, plan.model, plan.personal, plan.hyper) != declared:
-        raise RunError(
-            "the bundle's slots are not this version's",
-            where=plan.algorithm,
-            remedy="Export the bundle again",
-        )
     algorithm = algorithms.build(plan.algorithm, {**plan.fixed, **plan.server, **plan.hyper, **settings})
     for name, shaped in plan.fixed.items():
         if getattr(algorithm, name) != shaped:
@@ -38,23 +35,123 @@ def algorithm_of(plan: Plan, settings: Settings) -> Algorithm:
                 where=plan.algorithm,
                 remedy=f"Export again with --set {name}={settings[name]}",
             )
+    _same_slots(algorithm, plan)
     return algorithm
+
+
+def _same_slots(algorithm: Algorithm, plan: Plan) -> None:
+    slots = algorithm.declared()
+    models_own = plan.by_role(Role.NOISE).keys() - slots.keys()  # its dropout's
+    known = {name: slot for name, slot in plan.slots.items() if name not in models_own}
+    if resolve(slots, plan.model, plan.personal, plan.hyper, plan.dims) != known:
+        raise RunError(
+            "the bundle's slots are not this version's", where=plan.algorithm, remedy="Export the bundle again"
+        )
+
+
+def of_round(
+    algorithm: Algorithm, plan: Plan, *, number: int, seed: int, decay: Mapping[str, float] = MappingProxyType({})
+) -> Algorithm:
+    """The algorithm with the runtime hyperparameters of one round: what decay leaves of them, and those of its coins.
+
+    Args:
+        algorithm: the run's.
+        plan: of its bundle.
+        number: of the round, from 1.
+        seed: of the run.
+        decay: factors by which hyperparameters change with each round; the coins see what they leave.
+
+    Raises:
+        ConfigError: one of ``decay`` is no runtime hyperparameter.
+    """
+    _known(plan, decay)
+    left = _decayed(algorithm, number, decay)
+    drawn = left.round_hyper(number, generator(seed, "hyper", number))
+    return dataclasses.replace(left, **drawn)  # type: ignore[arg-type]  # floats by name
+
+
+def check_decay(algorithm: Algorithm, plan: Plan, rounds: int, decay: Mapping[str, float]) -> None:
+    """Refuse factors that lead to hyperparameters that the algorithm refuses, or that no device can hold.
+
+    Each hyperparameter only falls or only rises, so it is enough to look where they end: at the evaluation after the
+    last round.
+
+    Args:
+        algorithm: the run's.
+        plan: of its bundle.
+        rounds: that train.
+        decay: see :func:`of_round`.
+
+    Raises:
+        ConfigError: with the reason.
+    """
+    _known(plan, decay)
+    try:
+        left = _decayed(algorithm, rounds + 1, decay)
+        held = {name: _held(getattr(left, name)) for name in decay}
+        dataclasses.replace(left, **held).check()  # type: ignore[arg-type]  # floats by name
+    except (ConfigError, OverflowError) as error:
+        why = error.what if isinstance(error, ConfigError) else "a hyperparameter is greater than any number"
+        raise ConfigError(
+            f"in round {rounds + 1}, {why}", where="decay", remedy="Give factors nearer to 1, or fewer rounds"
+        ) from error
+
+
+def _known(plan: Plan, decay: Mapping[str, float]) -> None:
+    for name in decay:
+        if name not in plan.hyper:
+            raise ConfigError(
+                f"{plan.algorithm} has no runtime hyperparameter {name!r}",
+                where="decay",
+                remedy=f"It has {', '.join(sorted(plan.hyper)) or 'none'}",
+            )
+
+
+def _decayed(algorithm: Algorithm, number: int, decay: Mapping[str, float]) -> Algorithm:
+    left = {name: float(getattr(algorithm, name)) * factor ** (number - 1) for name, factor in decay.items()}
+    return dataclasses.replace(algorithm, **left)  # type: ignore[arg-type]  # floats by name
+
+
+def _held(value: float) -> float:
+    """The number as the devices' graphs have it.
+
+    Raises:
+        OverflowError: it is too great for them.
+    """
+    if abs(value) > float(np.finfo(np.float32).max):
+        raise OverflowError
+    return float(np.float32(value))
+
+
+def reduction(algorithm: Algorithm, plan: Plan, cohort: Iterable[str], device: str = "cpu") -> Reduction:
+    """What folds the uploads of one round, by the round's algorithm."""
+    return Reduction(plan.by_role(Role.UP), cohort, algorithm.weighting, device, algorithm)
 
 
 def first_state(algorithm: Algorithm, plan: Plan, model: Tree) -> Trees:
     """The server's state before round 1, as NumPy trees."""
     sent = {name for slot in plan.by_role(Role.DOWN).values() for name in slot.tensors}
-    return _numpy(algorithm.init(_torch(model.like({name: None for name in model if name in sent}))))
+    parts = ([name for name in model if name in sent and (name in plan.personal) is apart] for apart in (False, True))
+    shared, personal = (_torch(model.like(dict.fromkeys(names))) for names in parts)
+    filled = {name: _filled(slot) for name, slot in plan.by_role(Role.DOWN).items() if slot.first is not None}
+    return {**filled, **_numpy(algorithm.init_apart(shared, personal))}
 
 
-def next_state(algorithm: Algorithm, state: Trees, got: Cohort) -> Trees:
+def next_state(algorithm: Algorithm, state: Trees, got: Cohort, *, last: bool = False) -> Trees:
     """The server's state after a round, as NumPy trees.
+
+    Args:
+        algorithm: that of the round.
+        state: before it.
+        got: what it brought in.
+        last: whether it was the run's last that trains.
 
     Raises:
         RunError: it is not finite.
     """
     with torch.no_grad():
-        after = _numpy(algorithm.update(beside(state, got), got))
+        updated = algorithm.update(beside(state, got), got)
+        after = _numpy(algorithm.conclude(updated) if last else updated)
     for slot, tree in after.items():
         for name, tensor in tree.items():
             if not np.isfinite(tensor).all():
@@ -75,7 +172,18 @@ def beside(state: Trees, got: Cohort) -> Trees:
 
 def downloads(algorithm: Algorithm, state: Trees, device: str) -> Trees:
     """The DOWN slots of one device, as NumPy trees."""
-    return algorithm.send(state, device)
+    with torch.no_grad():
+        return _numpy(algorithm.send({slot: _torch(tree) for slot, tree in state.items()}, device))
+
+
+def addressed(algorithm: Algorithm) -> bool:
+    """Whether each device gets a download of its own."""
+    return any(slot.addressed for slot in algorithm.declared().values())
+
+
+def _filled(slot: SlotPlan) -> Tree:
+    fill = float(slot.first or 0)
+    return Tree({name: np.full(spec.shape, fill, np.float32) for name, spec in slot.tensors.items()})
 
 
 def _torch(tree: Tree) -> Tree:

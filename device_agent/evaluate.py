@@ -83,7 +83,7 @@ def evaluate(
 
 def _model(interpreter: Interpreter, memory: Memory, name: str, round_: int) -> Tree:
     try:
-        model = Tree({tensor: memory[_MODEL, name, tensor] for tensor in interpreter.plan.model})
+        model = Tree({tensor: memory[_MODEL, name, tensor] for tensor in interpreter.plan.predictor})
     except KeyError as error:
         raise GraphFailed(f"it gives no {error.args[0][2]!r} of {name!r}", where=f"graph {Entry.MODELS}") from None
     for tensor, array in model.items():

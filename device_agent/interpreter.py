@@ -2,14 +2,15 @@
 
 A round::
 
-    memory = DOWN, KEEP, hyperparameters, "examples", "steps" = 0
+    memory = DOWN, KEEP, hyperparameters, "examples", "planned", "epoch", "steps" = 0
     begin                               where the plan has it
     for each minibatch:
         put the minibatch, NOISE and the "steps" done so far
+        prepare                         where the plan has it
         inner, inner_steps times
         step
     finish
-    result = UP slots, KEEP slots
+    result = UP slots, KEEP slots, TELL slots
 
 What a graph gives overwrites what was there; what it does not give stays.
 """
@@ -28,6 +29,9 @@ from device_agent.wiring import check, wire
 from edgepfl.errors import EdgepflError, GraphFailed
 from edgepfl.plan import Entry, Plan, Role
 from edgepfl.tree import Tree, Trees
+
+_TELLING = (Entry.STEP, Entry.INNER, Entry.PREPARE)
+"""Which graph's metrics count: the first of these that has any.  Of the inner steps it is the last on a minibatch."""
 
 
 class Stopped(EdgepflError):
@@ -61,7 +65,8 @@ class RoundResult:
         upload: the UP slots.
         keep: the KEEP slots.
         steps: minibatch steps taken.
-        metrics: the mean over the steps of each metric of the step graph ("loss"); empty without steps.
+        metrics: the mean over the minibatches of each metric of the step graph ("loss"), or of the inner one where a
+            step has none, and the TELL slots; empty without steps.
     """
 
     upload: Trees
@@ -95,6 +100,7 @@ class Interpreter:
         examples: Examples,
         steps: int,
         on_step: Callable[[int], None] | None = None,
+        enough: Callable[[], bool] = lambda: False,
     ) -> RoundResult:
         """One round: begin, ``steps`` minibatches, finish.
 
@@ -103,32 +109,47 @@ class Interpreter:
             examples: its data, already fit to the plan.
             steps: minibatch steps to take.
             on_step: called after each minibatch with the number done; may raise :class:`Stopped`.
+            enough: asked after each minibatch whether to finish with those done: a slow device's part counts.
 
         Raises:
             PlanError: the task sets a hyperparameter that the plan does not have, or slots of other tensors.
             GraphFailed: a graph failed, or gave a number that is not finite.
             Stopped: ``on_step`` raised it.
         """
-        memory = self.open(start, examples)
+        memory = self.open(start, examples, steps)
         step, inner = self.repeat(Entry.STEP, memory), self.repeat(Entry.INNER, memory)
+        prepare = self.repeat(Entry.PREPARE, memory) if self.has(Entry.PREPARE) else None
+        telling = [entry for entry in _TELLING if self.has(entry) and self._wiring[entry].metrics][:1]
         sums: dict[str, float] = {}
+        done = 0
         for done in self.loop(memory, examples, steps, start.seed):
+            if prepare is not None:
+                prepare()
             for _ in range(self.plan.inner_steps):
                 inner()
             step()
-            self.add_metrics(Entry.STEP, memory, sums, start.round)
+            for entry in telling:
+                self.add_metrics(entry, memory, sums, start.round)
             if on_step is not None:
                 on_step(done)
+            if enough():
+                break
+        memory |= memories.scalar("steps", done)
         self.call(Entry.FINISH, memory)
         return RoundResult(
             upload=memories.collect(self.plan.by_role(Role.UP), memory, start.round),
             keep=memories.collect(self.plan.by_role(Role.KEEP), memory, start.round),
-            steps=steps,
-            metrics={name: total / steps for name, total in sums.items()} if steps else {},
+            steps=done,
+            metrics=self._told(memory, sums, done, start.round) if done else {},
         )
 
-    def open(self, start: Start, examples: Examples) -> Memory:
-        """The memory of a new round or evaluation, after ``begin``.
+    def _told(self, memory: Memory, sums: Mapping[str, float], steps: int, round_: int) -> dict[str, float]:
+        told = memories.collect(self.plan.by_role(Role.TELL), memory, round_)
+        means = {name: total / steps for name, total in sums.items()}
+        return means | {name: float(tree.value) for name, tree in told.items()}
+
+    def open(self, start: Start, examples: Examples, steps: int = 0) -> Memory:
+        """The memory of a new round of so many steps, or of an evaluation, after ``begin``.
 
         Raises:
             PlanError, GraphFailed: as :meth:`train`.
@@ -140,7 +161,10 @@ class Interpreter:
             memory |= memories.first(keep, self._model, memory)
         else:
             memory |= memories.load(keep, start.keep, "KEEP slots in the store")
-        memory |= memories.scalar("examples", examples.count) | memories.scalar("steps", 0)
+        epoch = -(-examples.count // self.plan.batch.size)
+        known = {"examples": examples.count, "planned": steps, "epoch": epoch, "steps": 0}
+        for name, value in known.items():
+            memory |= memories.scalar(name, value)
         if self.has(Entry.BEGIN):
             self.call(Entry.BEGIN, memory)
         return memory

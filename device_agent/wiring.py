@@ -7,15 +7,12 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from edgepfl.errors import PlanError
-from edgepfl.plan import Entry, Graph, Kind, Plan, Port, Role
+from edgepfl.plan import GIVEN, Entry, Graph, Kind, Plan, Port, Role
 
 Key: TypeAlias = tuple[str, str, str]
 """Kind, group and tensor of a port: its place in the memory."""
 
-GIVEN = ("steps", "examples")
-"""The scalars that this agent knows."""
-
-_WRITABLE = (Role.KEEP, Role.WORK, Role.UP)
+_WRITABLE = (Role.KEEP, Role.WORK, Role.UP, Role.TELL)
 _RESULTS = (Kind.SLOT, Kind.MODEL, Kind.METRIC, Kind.OUTPUT)
 
 

@@ -136,7 +136,7 @@ class Workshop:
             metrics |= found.metrics
             serving = codec.encode({MODEL: found.personal}) if task.final else None
         evaluated = time.perf_counter()
-        result = interpreter.train(start, examples, task.steps, on_step)
+        result = interpreter.train(start, examples, task.steps, on_step, lambda: _enough(task, evaluated))
         seconds = {
             "load": loaded - started,
             "evaluate": evaluated - loaded,
@@ -169,6 +169,11 @@ class Workshop:
                     self._open.pop(next(iter(self._open)))
                 self._open[sha256] = Interpreter(bundle.plan, bundle.model, self._runner(bundle))
             return self._open[sha256]
+
+
+def _enough(task: Task, since: float) -> bool:
+    """Whether a training has taken as long as its task has patience."""
+    return task.patience > 0 and time.perf_counter() - since >= task.patience
 
 
 def _start(task: Task, materials: Materials, plan: Plan) -> Start:

@@ -13,6 +13,7 @@ GROUP = "edgepfl.commands"
 OURS = {"coordinator", "device_agent", "edgepfl", "exporters", "simulators"}
 SUMMARIES = {
     "agent": "run a device's agent (on the board)",
+    "algorithms": "list the algorithms and published hyperparameters, or tell all about one",
     "bench": "measure a training step on this machine: time and memory, side by side",
     "build-runner": "build the library that runs ExecuTorch graphs without torch",
     "compare": "train with several algorithms on the same fleet and print one table",
@@ -22,6 +23,8 @@ SUMMARIES = {
     "export": "make a bundle of training graphs from a model and an algorithm",
     "inspect": "tell what a bundle holds, and which operators run where",
     "model": "write the model that a device ended with to a file",
+    "recover": "train FPFC on devices of known clusters and tell how well it finds them",
+    "reproduce": "run a published experiment and print its numbers next to the published ones",
     "run": "start, watch or stop a run of a coordinator",
 }
 

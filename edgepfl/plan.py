@@ -10,6 +10,8 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
+from typing import TypeAlias
 
 import msgspec
 
@@ -42,9 +44,23 @@ class Role(StrEnum):
     DOWN = "down"  # sent by the coordinator
     KEEP = "keep"  # the device's own, never sent
     WORK = "work"  # scratch of one round
-    GIVEN = "given"  # a scalar that the agent knows: "steps" done so far this round, "examples" it trains on
+    GIVEN = "given"  # a scalar that the agent knows: see GIVEN
     NOISE = "noise"  # standard normals, drawn by the agent for each minibatch
     UP = "up"  # sent at the end of the round
+    TELL = "tell"  # a scalar of the end of the round, told with the report's metrics
+
+
+GIVEN = (
+    "steps",  # minibatch steps done so far in this round
+    "examples",  # that the device trains on
+    "planned",  # minibatch steps that the task wants
+    "epoch",  # minibatch steps in which every example has its turn once
+)
+"""The scalars that an agent knows, by the name of their slot."""
+
+
+Dims: TypeAlias = tuple[int | str, ...]
+"""The dimensions of a tensor, some of them by name."""
 
 
 class Reduce(StrEnum):
@@ -77,31 +93,33 @@ class Slot:
 
     Attributes:
         role: who sets it.
-        shape: follows the model, or is the dimensions of a single tensor.
+        shape: follows the model, or is the dimensions of a single tensor: numbers, ``"batch"``, ``"classes"``,
+            ``"width"`` (of a model's representation), or the name of a hyperparameter that is a whole number.
         first: of a KEEP slot, its value before the device's first round: the name of a DOWN slot,
             ``"model"``, or a number to fill with, given itself or as the name of a runtime hyperparameter.
+            Of a DOWN slot, a number that fills the server's state before the first round.
         reduce: of an UP slot, how the coordinator combines it.
         addressed: of a DOWN slot, each device gets a value of its own (FPFC's zeta), so nothing is broadcast.
     """
 
     role: Role
-    shape: Shape | tuple[int, ...] = Shape.PARAMS
+    shape: Shape | Dims = Shape.PARAMS
     first: str | float | None = None
     reduce: Reduce | None = None
     addressed: bool = False
 
 
-def down(shape: Shape | tuple[int, ...] = Shape.PARAMS, *, addressed: bool = False) -> Slot:
-    """A slot that the coordinator sends."""
-    return Slot(Role.DOWN, shape, addressed=addressed)
+def down(shape: Shape | Dims = Shape.PARAMS, *, addressed: bool = False, first: float | None = None) -> Slot:
+    """A slot that the coordinator sends; ``first`` fills it where the algorithm's ``init`` does not give it."""
+    return Slot(Role.DOWN, shape, first, addressed=addressed)
 
 
-def keep(shape: Shape | tuple[int, ...] = Shape.PARAMS, *, first: str | float) -> Slot:
+def keep(shape: Shape | Dims = Shape.PARAMS, *, first: str | float) -> Slot:
     """A slot that stays on the device from round to round and never reaches the wire."""
     return Slot(Role.KEEP, shape, first=first)
 
 
-def work(shape: Shape | tuple[int, ...] = Shape.PARAMS) -> Slot:
+def work(shape: Shape | Dims = Shape.PARAMS) -> Slot:
     """Scratch of one round."""
     return Slot(Role.WORK, shape)
 
@@ -111,12 +129,17 @@ def given() -> Slot:
     return Slot(Role.GIVEN, Shape.SCALAR)
 
 
-def noise(*dims: int) -> Slot:
+def noise(*dims: int | str) -> Slot:
     """Standard normals of these dimensions, drawn anew for every minibatch."""
     return Slot(Role.NOISE, dims)
 
 
-def up(reduce: Reduce, shape: Shape | tuple[int, ...] = Shape.PARAMS) -> Slot:
+def tell() -> Slot:
+    """A number about the round for people, such as a norm: it goes into the report's metrics."""
+    return Slot(Role.TELL, Shape.SCALAR)
+
+
+def up(reduce: Reduce, shape: Shape | Dims = Shape.PARAMS) -> Slot:
     """A slot that the device sends at the end of a round."""
     return Slot(Role.UP, shape, reduce=reduce)
 
@@ -178,6 +201,7 @@ class Entry(StrEnum):
     """The graphs a bundle may hold."""
 
     BEGIN = "begin"  # once a round
+    PREPARE = "prepare"  # once a minibatch, before inner
     INNER = "inner"  # inner_steps times on each minibatch
     STEP = "step"  # once a minibatch
     FINISH = "finish"  # once a round; gives every UP slot
@@ -241,6 +265,9 @@ class Plan(msgspec.Struct, frozen=True):
         personal: the parameters that stay on the device, where the algorithm has such.
         models: what :attr:`Entry.MODELS` gives; the first is the device's own.
         title: the model's name, for people.
+        served: the tensors of each of ``models``; empty where they are those of ``model``.
+        dims: the dimensions that slots name.
+        statistics: the running statistics among the tensors of ``model``.
     """
 
     algorithm: str
@@ -256,6 +283,14 @@ class Plan(msgspec.Struct, frozen=True):
     inner_steps: int = 0
     title: str = ""
     format: int = FORMAT
+    served: TensorSpecs = {}
+    dims: dict[str, int] = {}
+    statistics: tuple[str, ...] = ()
+
+    @property
+    def predictor(self) -> TensorSpecs:
+        """The tensors of a model that predicts."""
+        return self.served or self.model
 
     def by_role(self, role: Role) -> dict[str, SlotPlan]:
         """The slots of one role, by name."""
@@ -263,9 +298,16 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def tensors_of(
-    shape: Shape | tuple[int, ...], model: Mapping[str, TensorSpec], personal: tuple[str, ...]
+    shape: Shape | Dims,
+    model: Mapping[str, TensorSpec],
+    personal: tuple[str, ...],
+    dims: Mapping[str, int] = MappingProxyType({}),
 ) -> TensorSpecs:
-    """The tensors of a slot of this shape, for a model whose ``personal`` parameters are named."""
+    """The tensors of a slot of this shape, for a model whose ``personal`` parameters are named.
+
+    Raises:
+        PlanError: a dimension's name is not among ``dims``.
+    """
     match shape:
         case Shape.PARAMS:
             return dict(model)
@@ -276,7 +318,19 @@ def tensors_of(
         case Shape.SCALAR:
             return {"": TensorSpec(())}
         case tuple():
-            return {"": TensorSpec(shape)}
+            return {"": TensorSpec(tuple(_size(each, dims) for each in shape))}
+
+
+def _size(dim: int | str, dims: Mapping[str, int]) -> int:
+    if isinstance(dim, int):
+        return dim
+    if dim not in dims:
+        raise PlanError(
+            f"the model has no dimension {dim!r}",
+            where="slots",
+            remedy=f"It has {', '.join(sorted(dims)) or 'none'}",
+        )
+    return dims[dim]
 
 
 def resolve(
@@ -284,16 +338,27 @@ def resolve(
     model: Mapping[str, TensorSpec],
     personal: tuple[str, ...],
     hyper: Collection[str] = (),
+    dims: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, SlotPlan]:
     """Each slot's tensors for one model.
 
+    Args:
+        slots: what an algorithm declares.
+        model: the parameters and running statistics.
+        personal: those of them that stay on the device.
+        hyper: the runtime hyperparameters.
+        dims: the dimensions that slots may name.
+
     Raises:
-        PlanError: a personal parameter or what a KEEP slot starts from is not there, or an UP slot has no reduction.
+        PlanError: a personal parameter, a dimension or what a KEEP slot starts from is not there, or an UP slot has no
+            reduction.
     """
     if missing := sorted(set(personal) - model.keys()):
         raise PlanError(f"the model has no parameter {missing[0]!r}", where="personal")
     resolved = {
-        name: SlotPlan(slot.role, tensors_of(slot.shape, model, personal), slot.first, slot.reduce, slot.addressed)
+        name: SlotPlan(
+            slot.role, tensors_of(slot.shape, model, personal, dims), slot.first, slot.reduce, slot.addressed
+        )
         for name, slot in slots.items()
     }
     for name, slot in resolved.items():

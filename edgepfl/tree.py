@@ -6,7 +6,7 @@ name.  The tensors may be NumPy arrays (device, wire) or torch tensors (tracing,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from edgepfl.errors import PlanError
@@ -107,7 +107,7 @@ class Tree(Mapping[str, Tensor]):
         """Both trees' tensors; where a name is in both, the right one's."""
         return Tree({**self._tensors, **other._tensors})
 
-    def like(self, other: Mapping[str, object]) -> Tree:
+    def like(self, other: Iterable[str]) -> Tree:
         """The part of this tree that has the names of ``other``."""
         return Tree({name: self._tensors[name] for name in other})
 

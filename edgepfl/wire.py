@@ -152,7 +152,7 @@ class Member(msgspec.Struct, frozen=True, array_like=True):
     accepted_round: RoundNumber
 
 
-class Task(Message, frozen=True):
+class Task(Message, frozen=True, omit_defaults=True):
     """What the cohort is to do in a round.
 
     Attributes:
@@ -167,6 +167,7 @@ class Task(Message, frozen=True):
         final: keep the evaluated models for prediction.
         deadline: seconds from receipt, on the receiver's own clock.
         heartbeat: seconds between the Progress messages that renew the lease.
+        patience: seconds of training after which a device finishes with the steps it has done; 0 for no end.
     """
 
     KIND: ClassVar[str] = "task"
@@ -184,6 +185,7 @@ class Task(Message, frozen=True):
     final: bool
     deadline: Seconds
     heartbeat: Seconds
+    patience: Seconds = 0.0
 
 
 class Commit(Message, frozen=True):

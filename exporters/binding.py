@@ -11,10 +11,11 @@ from torch import Tensor
 from edgepfl import plan
 from edgepfl.algorithms import Algorithm, hyperparameters
 from edgepfl.errors import PlanError
-from edgepfl.plan import Entry, Kind, Port, Role, SlotPlan, TensorSpec
+from edgepfl.plan import Entry, Kind, Port, Role, SlotPlan, TensorSpec, TensorSpecs
 from edgepfl.tree import Tree, Trees
 from exporters.minibatch import ModelMinibatch
-from exporters.model import Model
+from exporters.model import Inputs, Model
+from exporters.representation import width_of
 from exporters.statistics import Measured
 
 DROPOUT = "dropout"
@@ -23,6 +24,7 @@ DROPOUT = "dropout"
 _KNOWN = (Role.DOWN, Role.KEEP, Role.GIVEN)
 READS: Mapping[Entry, tuple[Role, ...]] = {
     Entry.BEGIN: _KNOWN,
+    Entry.PREPARE: (*_KNOWN, Role.WORK, Role.NOISE),
     Entry.INNER: (*_KNOWN, Role.WORK, Role.NOISE),
     Entry.STEP: (*_KNOWN, Role.WORK, Role.NOISE),
     Entry.FINISH: (*_KNOWN, Role.WORK),
@@ -33,9 +35,10 @@ READS: Mapping[Entry, tuple[Role, ...]] = {
 
 WRITES: Mapping[Entry, tuple[Role, ...]] = {
     Entry.BEGIN: (Role.KEEP, Role.WORK),
+    Entry.PREPARE: (Role.KEEP, Role.WORK),
     Entry.INNER: (Role.KEEP, Role.WORK),
     Entry.STEP: (Role.KEEP, Role.WORK),
-    Entry.FINISH: (Role.KEEP, Role.WORK, Role.UP),
+    Entry.FINISH: (Role.KEEP, Role.WORK, Role.UP, Role.TELL),
     Entry.TUNE: (Role.KEEP, Role.WORK),
 }
 """The roles of the slots that a device function may return."""
@@ -73,12 +76,30 @@ class Binding:
     @cached_property
     def slots(self) -> dict[str, SlotPlan]:
         """Each slot's tensors for this model, and the noise that its dropout asks for."""
-        slots = plan.resolve(self.algorithm.slots, self.model.specs, self.model.personal_names, self.hyper)
+        slots = plan.resolve(
+            self.algorithm.declared(), self.model.specs, self.model.personal_names, self.hyper, self.dims
+        )
         if noise := self.model.noise:
             if DROPOUT in slots:
                 raise PlanError(f"slot {DROPOUT!r} is taken for the model's dropout", where="slots")
             slots[DROPOUT] = SlotPlan(Role.NOISE, {f"{i:03}": spec for i, spec in enumerate(noise)})
         return slots
+
+    @cached_property
+    def dims(self) -> dict[str, int]:
+        """The dimensions that slots may name."""
+        dims = {"batch": self.model.batch}
+        if self.model.target.high:
+            dims["classes"] = self.model.target.high
+        if (width := width_of(self.model)) is not None:
+            dims["width"] = width
+        whole = {name: getattr(self.algorithm, name) for name in self.fields("fixed")}
+        return {**dims, **{name: size for name, size in whole.items() if type(size) is int}}
+
+    @cached_property
+    def served(self) -> TensorSpecs:
+        """The tensors of each model that a device can predict with."""
+        return dict(self.algorithm.served(self.model.specs))
 
     @property
     def hyper_ports(self) -> tuple[Port, ...]:
@@ -97,8 +118,8 @@ class Binding:
 
     @property
     def model_ports(self) -> tuple[Port, ...]:
-        """The inputs of a model's parameters, whichever model it is."""
-        return tuple(Port(f"model/{name}", Kind.MODEL, "", spec, name) for name, spec in self.model.specs.items())
+        """The inputs of the parameters to predict with, whichever model's they are."""
+        return tuple(Port(f"model/{name}", Kind.MODEL, "", spec, name) for name, spec in self.served.items())
 
     def slot_ports(self, entry: Entry) -> tuple[Port, ...]:
         """The inputs of all slots that a device function may read."""
@@ -148,7 +169,7 @@ class Binding:
 
     def model_outputs(self, name: str, params: Tree) -> Iterator[tuple[Port, Tensor]]:
         """The parameters of one of the models that a device can predict with, as outputs."""
-        for tensor, spec in _matched(f"model {name}", params, self.model.specs):
+        for tensor, spec in _matched(f"model {name}", params, self.served):
             yield Port(f"model:{name}/{tensor}", Kind.MODEL, name, spec, tensor), params[tensor]
 
     def minibatch(self, values: Mapping[str, Tensor]) -> ModelMinibatch:
@@ -156,11 +177,15 @@ class Binding:
         noise = self.slots[DROPOUT].tensors if DROPOUT in self.slots else {}
         return ModelMinibatch(
             self.model,
-            tuple(values[port.name] for port in self.x_ports),
+            self.inputs(values),
             values["batch:y"],
             values["batch:weight"],
             [values[f"{DROPOUT}/{name}"] for name in noise],
         )
+
+    def inputs(self, values: Mapping[str, Tensor]) -> Inputs:
+        """The model's inputs in these values."""
+        return tuple(values[port.name] for port in self.x_ports)
 
     def _batch_port(self, group: str, spec: TensorSpec, tensor: str = "") -> Port:
         return Port(
@@ -172,9 +197,11 @@ class Binding:
         )
 
     def _complete(self, trees: Trees) -> None:
-        missing = [name for name, slot in self.slots.items() if slot.role is Role.UP and name not in trees]
+        due = (Role.UP, Role.TELL)
+        missing = [name for name, slot in self.slots.items() if slot.role in due and name not in trees]
         if missing:
-            raise PlanError(f"it does not return the UP slot {missing[0]!r}", where=Entry.FINISH)
+            role = self.slots[missing[0]].role.upper()
+            raise PlanError(f"it does not return the {role} slot {missing[0]!r}", where=Entry.FINISH)
 
 
 def _matched(where: str, tree: Tree, specs: Mapping[str, TensorSpec]) -> Iterator[tuple[str, TensorSpec]]:

@@ -106,6 +106,9 @@ def plan_of(binding: Binding, graphs: dict[Entry, Graph]) -> Plan:
         personal=model.personal_names,
         inner_steps=algorithm.inner_steps,
         title=model.title,
+        served={} if binding.served == model.specs else binding.served,
+        dims=binding.dims,
+        statistics=model.statistics,
     )
 
 

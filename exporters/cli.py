@@ -10,11 +10,14 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from edgepfl import algorithms, bundle
+from edgepfl import algorithms, bundle, presets
+from edgepfl.algorithms import Algorithm
 from edgepfl.bundle import Bundle
 from edgepfl.errors import ConfigError
-from edgepfl.plan import Entry, ExampleSpec, Plan, Shape
+from edgepfl.plan import Entry, ExampleSpec, Plan
 from exporters.named import read
+
+_BATCH = 16
 
 _EPILOG = """\
 examples:
@@ -25,6 +28,8 @@ examples:
       --input 3,32,32 --algorithm fedavg --runtimes onnx,executorch -o pictures.bundle
   edgepfl export --model my_models:Forecast --input 24,3 --input 8:int64 --loss huber --metric mae \\
       --algorithm apfl -o forecast.bundle
+  edgepfl export --model exporters.zoo:mlp --model-arg inputs=784 --model-arg 'hidden=()' \\
+      --preset pfedme/mnist-mclr -o softmax.bundle
 
 --model names a function or class that gives a torch.nn.Module, or an exporters.model.Model,
 which knows its own inputs and loss.  The module is called with one minibatch of each --input,
@@ -46,6 +51,10 @@ of batch normalisation travel with the parameters; --personal 'bn*' keeps them o
 The hyperparameters that an algorithm annotates as Scalar (lr, lam, ...) stay inputs of
 the graphs: --set only gives their defaults, and a run may change them without a new export.
 
+edgepfl algorithms lists the algorithms, edgepfl algorithms NAME tells of one and its
+hyperparameters, edgepfl algorithms --presets lists the published ones.  A --preset stands
+for --algorithm, --set and --batch, any of which wins over it.
+
 docs/models.md tells more, docs/layers.md which layers export.
 """
 
@@ -62,7 +71,10 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         EdgepflError: what is wrong, for the command line to tell.
     """
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    if arguments.algorithm is None and arguments.preset is None:
+        parser.error("one of --algorithm and --preset is required")
     made = _export(arguments)
     data = bundle.pack(made)
     _write(arguments.output, data)
@@ -79,7 +91,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--model", required=True, metavar="MODULE:FACTORY", help="what makes the model, such as exporters.zoo:cnn1d")
-    add("--algorithm", required=True, metavar="NAME", help=f"one of {', '.join(algorithms.names())}")
+    add("--algorithm", metavar="NAME", help=f"one of {', '.join(algorithms.names())}")
+    add("--preset", metavar="NAME", help="published hyperparameters, such as pfedme/mnist-mclr")
     add("-o", "--output", required=True, type=Path, metavar="FILE", help="the bundle to write")
     add(
         "--input",
@@ -115,7 +128,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PATTERN",
         help="parameters that stay on the device, such as 'head.*'; may be repeated",
     )
-    add("--batch", type=int, default=16, metavar="N", help="rows of a minibatch (default: %(default)s)")
+    add("--batch", type=int, metavar="N", help=f"rows of a minibatch (default: the preset's, or {_BATCH})")
     add("--seed", type=int, default=0, metavar="N", help="seed of the initial parameters (default: %(default)s)")
     add("--quiet", action="store_true", help="tell nothing but errors")
     return parser
@@ -142,12 +155,29 @@ def _arguments(texts: Sequence[str]) -> dict[str, object]:
     return arguments
 
 
+def _chosen(arguments: argparse.Namespace) -> tuple[Algorithm, int]:
+    """The algorithm and the rows of a minibatch: what the command line says, else what the preset does."""
+    settings, batch = algorithms.parse_settings(arguments.set), arguments.batch
+    if arguments.preset is None:
+        return algorithms.build(arguments.algorithm, settings), _BATCH if batch is None else batch
+    preset = presets.load(arguments.preset)
+    if arguments.algorithm not in {None, preset.algorithm}:
+        raise ConfigError(
+            f"{arguments.preset} is of {preset.algorithm}, not of {arguments.algorithm}",
+            where="--preset",
+            remedy="Leave --algorithm out",
+        )
+    algorithm = algorithms.build(preset.algorithm, {**preset.settings, **settings})
+    return algorithm, (preset.batch or _BATCH) if batch is None else batch
+
+
 def _export(arguments: argparse.Namespace) -> Bundle:
-    algorithm = algorithms.build(arguments.algorithm, algorithms.parse_settings(arguments.set))
+    algorithm, batch = _chosen(arguments)
     if not arguments.output.absolute().parent.is_dir():
         raise ConfigError("the folder to write to does not exist", where=str(arguments.output))
     # torch takes seconds to import, and --help needs none of it.
     from exporters.build import build  # noqa: PLC0415  see above
+    from exporters.fitting import fitted  # noqa: PLC0415  see above
     from exporters.source import Wanted, load_model  # noqa: PLC0415  see above
 
     wanted = Wanted(
@@ -157,18 +187,12 @@ def _export(arguments: argparse.Namespace) -> Bundle:
         target=arguments.target,
         loss=arguments.loss,
         metrics=tuple(arguments.metric),
-        batch=arguments.batch,
+        batch=batch,
         personal=tuple(arguments.personal),
         seed=arguments.seed,
         weights=arguments.weights,
     )
-    model = load_model(wanted)
-    if not model.personal and any(slot.shape is Shape.PERSONAL for slot in algorithm.slots.values()):
-        raise ConfigError(
-            f"{arguments.algorithm} keeps a part of the model on the device, and none is named",
-            where="--personal",
-            remedy=f"Name it with patterns; the model has {', '.join(model.specs)}",
-        )
+    model = fitted(algorithm, load_model(wanted), seed=arguments.seed)
     return build(algorithm, model, runtimes=arguments.runtimes, progress=None if arguments.quiet else _progress)
 
 

@@ -1,7 +1,8 @@
 """Random inputs that tell a right graph from a wrong one.
 
 Parameters are drawn near the initial ones, hyperparameters near 1: with a step size of 0.05 an error in the gradient
-would drown in the parameters it is subtracted from.
+would drown in the parameters it is subtracted from.  But a threshold of 1 leaves nothing of what it is compared with,
+so in one kind of minibatch they are near their defaults.
 """
 
 from __future__ import annotations
@@ -45,7 +46,10 @@ class Draws:
     def feeds(self, ports: tuple[Port, ...], padding: Padding) -> dict[str, Array]:
         """One array for each port, by name; float32 with eight significant bits, which pack well."""
         weight = self._weight(padding)
-        return {port.name: _rounded(self._draw(port, weight)) for port in ports}
+        feeds = {port.name: self._draw(port, weight) for port in ports}
+        if padding is Padding.RAGGED:
+            feeds |= {port.name: feeds[port.name] * self._default(port) for port in ports if port.kind is Kind.HYPER}
+        return {name: _rounded(array) for name, array in feeds.items()}
 
     def nudged(self, feeds: dict[str, Array], amount: float) -> dict[str, Array]:
         """The same inputs moved by this relative amount, at random; integers and exact zeros stay."""
@@ -78,7 +82,7 @@ class Draws:
             case Kind.BATCH:
                 return self._batch(port, weight)
             case Kind.MODEL:
-                return self._near(self._params[port.tensor])
+                return self._served(port)
             case _:
                 return self._slot(port)
 
@@ -91,6 +95,15 @@ class Draws:
         if port.tensor in self._params:
             return self._near(self._params[port.tensor])
         return self._rng.uniform(0.1, 0.9, port.spec.shape)
+
+    def _default(self, port: Port) -> float:
+        """A hyperparameter's default, or 1 where that would switch something off."""
+        return self._binding.hyper[port.group] or 1.0
+
+    def _served(self, port: Port) -> Array:
+        """A tensor to predict with: a model's, or one of several models' (``0.head.bias``), or a number beside them."""
+        name = port.tensor if port.tensor in self._params else port.tensor.partition(".")[2]
+        return self._near(self._params[name]) if name in self._params else self._rng.uniform(0.1, 0.9, port.spec.shape)
 
     def _near(self, params: Array) -> Array:
         scale = float(np.sqrt(np.mean(params.astype(np.float64) ** 2))) or 1.0

@@ -12,8 +12,7 @@ from edgepfl.errors import PlanError
 from edgepfl.plan import Entry, Kind, Port, TensorSpec
 from edgepfl.tree import Tree
 from exporters.binding import Binding
-from exporters.minibatch import ModelMinibatch
-from exporters.model import Inputs
+from exporters.minibatch import Pass
 
 Values = Mapping[str, Tensor]
 """Port name to tensor."""
@@ -73,13 +72,15 @@ def _round(binding: Binding, entry: Entry) -> EntryFunction:
 
 
 def _minibatch(binding: Binding, entry: Entry) -> EntryFunction:
-    """``inner``, ``step`` and ``tune``: slots and a minibatch in, slots out; ``step`` tells its loss too."""
+    """``prepare``, ``inner``, ``step`` and ``tune``: a minibatch and slots in, slots out, and a loss if one was."""
 
     def call(values: Values) -> Outputs:
         batch = binding.minibatch(values)
         function = getattr(binding.tuned(values), entry.value)
         outputs = list(binding.slot_outputs(entry, function(binding.trees(entry, values), batch)))
-        return [*outputs, _loss(batch)] if entry is Entry.STEP else outputs
+        if batch.loss is None or entry is Entry.TUNE:
+            return outputs
+        return [*outputs, (_metric("loss"), batch.loss)]
 
     inputs = (*binding.slot_ports(entry), *binding.hyper_ports, *binding.batch_ports)
     return EntryFunction(entry, inputs, call)
@@ -102,7 +103,7 @@ def _evaluate(binding: Binding, entry: Entry) -> EntryFunction:
 
     def call(values: Values) -> Outputs:
         y, weight = values["batch:y"], values["batch:weight"]
-        outputs = model.outputs(_params(binding, values), _inputs(binding, values))
+        outputs = _predicted(binding, values)
         judged = {name: judge(outputs, y) for name, judge in {"loss": model.loss, **model.metrics}.items()}
         sums = {name: (weight * numbers).sum() for name, numbers in judged.items()} | {"weight": weight.sum()}
         return [(_metric(name), total) for name, total in sums.items()]
@@ -114,32 +115,25 @@ def _predict(binding: Binding, entry: Entry) -> EntryFunction:
     """Parameters and inputs in, the model's outputs out."""
 
     def call(values: Values) -> Outputs:
-        outputs = binding.model.outputs(_params(binding, values), _inputs(binding, values))
+        outputs = _predicted(binding, values)
         return [(Port(OUTPUT, Kind.OUTPUT, OUTPUT, TensorSpec(tuple(outputs.shape))), outputs)]
 
     return EntryFunction(entry, (*binding.model_ports, *binding.x_ports), call)
 
 
-def _inputs(binding: Binding, values: Values) -> Inputs:
-    return tuple(values[port.name] for port in binding.x_ports)
-
-
-def _params(binding: Binding, values: Values) -> Tree:
-    return Tree({port.tensor: values[port.name] for port in binding.model_ports})
+def _predicted(binding: Binding, values: Values) -> Tensor:
+    params = Tree({port.tensor: values[port.name] for port in binding.model_ports})
+    outputs: Tensor = binding.algorithm.predict(Pass(binding.model, binding.inputs(values)), params)
+    return outputs
 
 
 def _metric(name: str) -> Port:
     return Port(f"metric:{name}", Kind.METRIC, name, TensorSpec(()))
 
 
-def _loss(batch: ModelMinibatch) -> tuple[Port, Tensor]:
-    if batch.loss is None:
-        raise PlanError("step takes no gradient, so it has no loss to tell", where="step")
-    return _metric("loss"), batch.loss
-
-
 _MAKERS: Mapping[Entry, Callable[[Binding, Entry], EntryFunction]] = {
     Entry.BEGIN: _round,
+    Entry.PREPARE: _minibatch,
     Entry.INNER: _minibatch,
     Entry.STEP: _minibatch,
     Entry.FINISH: _round,

@@ -155,7 +155,16 @@ class Forward(TorchFunctionMode):
     def _draw(self, shape: tuple[int, ...]) -> Tensor | None:
         """Standard normals; None while what is called for is recorded."""
         self.shapes.append(shape)
-        return None if self._noise is None else self._noise[len(self.shapes) - 1]
+        if self._noise is None:
+            return None
+        normal = self._noise[len(self.shapes) - 1]
+        if tuple(normal.shape) != shape:
+            raise ExportError(
+                f"it draws {list(shape)} random numbers for a part of a minibatch, and {list(normal.shape)} are here",
+                where="random draws",
+                remedy="Keep the examples on the first axis",
+            )
+        return normal
 
     def _bernoulli(self, x: Tensor, p: float | Tensor = 0.5, **_: object) -> Tensor:
         """What stochastic depth draws with: 1 with probability ``p``, else 0."""

@@ -5,7 +5,7 @@ A loss that is not here may be any function of ``(outputs, y)`` that gives ``(si
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeAlias
@@ -86,6 +86,26 @@ def one_hot(y: Tensor, like: Tensor) -> Tensor:
     return (y.unsqueeze(1) == classes).to(like.dtype)
 
 
+def mixed(loss: PerExample, outputs: Sequence[Tensor], weights: Tensor) -> Tensor:
+    """Several models' outputs as one: the weighted mean of what they stand for.
+
+    Of :func:`cross_entropy` that is the mean of their probabilities, of :func:`bce` that of each label's, both as
+    logits again; of everything else the mean of the outputs.
+
+    Args:
+        loss: what the outputs are judged by.
+        outputs: each ``(size, ...)``.
+        weights: ``(len(outputs),)``, which sum to 1.
+    """
+    each = torch.stack(tuple(outputs))
+    shares = weights.reshape(-1, *[1] * (each.dim() - 1))
+    if loss is cross_entropy:
+        return _log_mean(shares, torch.log_softmax(each, 2))
+    if loss is bce:
+        return _log_mean(shares, _log_sigmoid(each)) - _log_mean(shares, _log_sigmoid(-each))
+    return (shares * each).sum(0)
+
+
 def classes_of(outputs: Tensor) -> ExampleSpec:
     """The target of a classifier that gives ``(size, classes, *positions)``.
 
@@ -154,6 +174,17 @@ def _classes(y: Tensor, logits: Tensor) -> Tensor:
     if y.shape != (*logits.shape[:1], *logits.shape[2:]):
         raise ExportError(f"targets {list(y.shape)} for outputs {list(logits.shape)}", where="loss")
     return y
+
+
+def _log_mean(shares: Tensor, logs: Tensor) -> Tensor:
+    """``log(sum_m shares_m exp(logs_m))``, along the first axis, without overflow."""
+    terms = torch.log(shares) + logs  # so that the greatest of them, at least, has a share
+    most = terms.max(0, keepdim=True).values
+    return (torch.log(torch.exp(terms - most).sum(0, keepdim=True)) + most).squeeze(0)
+
+
+def _log_sigmoid(x: Tensor) -> Tensor:
+    return (x - x.abs()) / 2 - torch.log1p(torch.exp(-x.abs()))
 
 
 def _mean(values: Tensor) -> Tensor:

@@ -58,6 +58,10 @@ class Measured:
         """What is stored for it."""
         return self.value.clone() if self.placed else torch.zeros_like(self.value)
 
+    def clip(self, *_: object) -> Measured:
+        """Itself: what bounds or shrinks a parameter says nothing about a statistic."""
+        return self
+
     def sum(self) -> Tensor:
         """Nothing, for inner products and norms of gradients."""
         return self.value.new_zeros(())

@@ -11,6 +11,7 @@ import operator
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, fx
 
 from exporters.xnnpack_arithmetic import ARITHMETIC
@@ -59,9 +60,14 @@ def _written(
 
 
 def _own(emit: Emit, outputs: Sequence[fx.Node]) -> Iterator[fx.Node]:
-    """Every output a node of its own: none is an input, a constant or another output."""
+    """Every output a node of its own: none is an input, a constant or another output.
+
+    Of a copy of what it computes XNNPACK would make one output for both, so another output is multiplied by 1.
+    """
     returned: set[fx.Node] = set()
     for node in outputs:
-        own = node if node.op == "call_function" and node not in returned else emit.copy(node)
+        own = node if node.op == "call_function" else emit.copy(node)
+        while own in returned:
+            own = emit(torch.ops.aten.mul.Tensor, own, emit.constant(torch.tensor(1.0)))
         returned.add(own)
         yield own

@@ -8,8 +8,8 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from coordinator.config import RunConfig
@@ -26,6 +26,7 @@ from simulators.stage import Stage, Trained
 
 LOCAL_ONLY = "local only"
 DEFAULT = "fedavg,fedprox,ditto,apfl,fedper"
+EVERY = "all"
 
 Found = dict[str, list[Summary]]
 """Method to its summaries, one for each seed."""
@@ -35,7 +36,7 @@ def main(arguments: list[str]) -> int:
     """Run the comparison."""
     words = _parser().parse_args(arguments)
     data = load(words.data, devices=words.devices)
-    names = [name.strip() for name in words.algorithms.split(",")]
+    names = algorithms.names() if words.algorithms == EVERY else [name.strip() for name in words.algorithms.split(",")]
     for name in names:
         algorithms.load(name)  # all are there before the first is exported
     given = algorithms.parse_settings(words.set)
@@ -43,7 +44,7 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="edgepfl-compare-") as folder:
         stage = Stage(data.devices, Path(folder), broker=words.broker, threads=os.cpu_count() or 1)
         with stage:
-            found = asyncio.run(_compare(words, stage, data, bundles, names))
+            found = _distinct(asyncio.run(_compare(words, stage, data, bundles, names)))
     print(comparison_text(found))
     if words.markdown is not None:
         words.markdown.write_text(comparison_markdown(found) + "\n", encoding="utf-8")
@@ -54,7 +55,7 @@ def main(arguments: list[str]) -> int:
 
 
 async def _compare(
-    words: argparse.Namespace, stage: Stage, data: FleetData, bundles: Mapping[str, Bundle], names: list[str]
+    words: argparse.Namespace, stage: Stage, data: FleetData, bundles: Mapping[str, Bundle], names: Sequence[str]
 ) -> Found:
     found: Found = {}
     async with stage.fleet() as fleet:
@@ -66,7 +67,7 @@ async def _compare(
                 goal=words.devices,
                 minimum=words.devices,
                 seed=seed,
-                evaluate_every=0,
+                evaluate_every=words.rounds,  # before the first round, and after the last
             )
             start = with_seed(bundles["fedavg"], data, seed)
             local = await asyncio.to_thread(alone.accuracies, start, data.devices, config, start.plan.hyper)
@@ -83,20 +84,34 @@ async def _add_run(
     file = await asyncio.to_thread(save, bundle, stage.folder)
     with RunProgress(f"{name}, seed {seed}", config.rounds) as progress:
         trained = await run_on(stage, fleet, file, config, progress.see)
-    for method, accuracy in _methods(name, trained, config.rounds + 1).items():
-        _add(found, method, accuracy)
+    before = _methods(name, bundle, trained, 1)
+    for method, accuracy in _methods(name, bundle, trained, config.rounds + 1).items():
+        _add(found, method, accuracy, before[method])
 
 
-def _methods(name: str, trained: Trained, last: int) -> dict[str, dict[str, float]]:
-    """The rows of one run: FedAvg has two, its global model and that model fine-tuned on each device."""
-    personal = accuracy_of("personal", trained.results, last)
-    if name != "fedavg":
-        return {name: personal}
-    return {"fedavg, global": accuracy_of("global", trained.results, last), "fedavg, fine-tuned": personal}
+def _methods(name: str, bundle: Bundle, trained: Trained, round_: int) -> dict[str, dict[str, float]]:
+    """The rows of one run: one for each of a device's models; FedAvg's own is the global one, fine-tuned."""
+    own = "fedavg, fine-tuned" if name == "fedavg" else name
+    rows = {
+        own if model == bundle.plan.models[0] else f"{name}, {model}": accuracy_of(model, trained.results, round_)
+        for model in bundle.plan.models
+    }
+    return {method: rows[method] for method in sorted(rows, key=lambda method: method != own)}
 
 
-def _add(found: Found, method: str, accuracy: Mapping[str, float]) -> None:
-    found.setdefault(method, []).append(summary(accuracy.values()))
+def _distinct(found: Found) -> Found:
+    """Without the rows of models that are the method's own: a global method's global model."""
+    return {method: rows for method, rows in found.items() if method == _own(method) or rows != found.get(_own(method))}
+
+
+def _own(method: str) -> str:
+    """The row of the method's own model."""
+    return method.partition(", ")[0]
+
+
+def _add(found: Found, method: str, accuracy: Mapping[str, float], before: Mapping[str, float] | None = None) -> None:
+    first = None if before is None else summary(before.values()).mean
+    found.setdefault(method, []).append(replace(summary(accuracy.values()), before=first))
 
 
 def _bundle(name: str, given: Mapping[str, algorithms.Setting], data: FleetData) -> Bundle:
@@ -112,7 +127,9 @@ def _parser() -> argparse.ArgumentParser:
         description="Train the same fleet of real agents with several algorithms, at equal local work, and print one "
         "table: mean, worst decile and best accuracy over the devices, with its spread over the seeds.",
     )
-    parser.add_argument("--algorithms", default=DEFAULT, metavar="NAMES", help=f"comma-separated (default: {DEFAULT})")
+    parser.add_argument(
+        "--algorithms", default=DEFAULT, metavar="NAMES", help=f"comma-separated, or {EVERY} (default: {DEFAULT})"
+    )
     add_fleet(parser)
     parser.add_argument("--seed", type=int, default=0, help="the first seed (default: 0)")
     parser.add_argument("--seeds", type=int, default=3, help="how many seeds (default: 3)")

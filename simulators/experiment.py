@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,11 +14,13 @@ from coordinator.config import RunConfig
 from coordinator.journal import Result
 from coordinator.status import RunStatus
 from edgepfl import algorithms
-from edgepfl.algorithms import Setting
+from edgepfl.algorithms import Algorithm, Setting
 from edgepfl.bundle import Bundle, pack
 from edgepfl.errors import ConfigError
+from edgepfl.plan import Shape
 from exporters import zoo
 from exporters.build import build
+from exporters.fitting import fitted
 from exporters.model import Model
 from simulators.datasets import FleetData
 from simulators.fleet import AgentFleet
@@ -25,6 +28,8 @@ from simulators.processes import Command
 from simulators.stage import Stage, Trained
 
 BATCH = 16
+HEAD = ("head.*",)
+"""The personal part of our models, where an algorithm has one."""
 
 
 @dataclass(frozen=True)
@@ -52,24 +57,32 @@ class Kill:
         return cls(who, int(round_))
 
 
-def model_for(data: FleetData, seed: int, *, personal: tuple[str, ...] = ()) -> Model:
-    """The model that suits a data set, with initial parameters that follow from the seed."""
+def model_for(data: FleetData, seed: int, *, algorithm: Algorithm | None = None) -> Model:
+    """The model that suits a data set, with initial parameters that follow from the seed, as an algorithm needs it."""
+    if algorithm is not None:
+        bare = model_for(data, seed)
+        parts = {slot.shape for slot in algorithm.declared().values()}
+        own = Shape.PERSONAL in parts and not algorithm.personal_default
+        return fitted(algorithm, dataclasses.replace(bare, personal=HEAD) if own else bare, seed=seed)
     classes = len(data.classes)
     if data.model == "cnn1d":
         channels, length = data.input_shape
-        return zoo.cnn1d(channels=channels, length=length, classes=classes, batch=BATCH, seed=seed, personal=personal)
-    return zoo.mlp(inputs=data.input_shape[0], classes=classes, batch=BATCH, seed=seed, personal=personal)
+        return zoo.cnn1d(channels=channels, length=length, classes=classes, batch=BATCH, seed=seed)
+    return zoo.mlp(inputs=data.input_shape[0], classes=classes, batch=BATCH, seed=seed)
 
 
 def bundle_for(name: str, settings: Mapping[str, Setting], data: FleetData, seed: int) -> Bundle:
     """The bundle of an algorithm on the data set's model; a personal head for algorithms that have one."""
-    personal = ("head.*",) if name == "fedper" else ()
-    return build(algorithms.build(name, settings), model_for(data, seed, personal=personal))
+    algorithm = algorithms.build(name, settings)
+    return build(algorithm, model_for(data, seed, algorithm=algorithm))
 
 
 def with_seed(bundle: Bundle, data: FleetData, seed: int) -> Bundle:
     """The same graphs, with initial parameters that follow from another seed."""
-    parameters = model_for(data, seed).parameters.map(lambda tensor: tensor.detach().numpy().copy())
+    algorithm = algorithms.build(bundle.plan.algorithm, bundle.plan.fixed)
+    parameters = model_for(data, seed, algorithm=algorithm).parameters.map(
+        lambda tensor: tensor.detach().numpy().copy()
+    )
     return msgspec.structs.replace(bundle, model=parameters)
 
 

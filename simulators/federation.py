@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator import updater
-from coordinator.reduction import Reduction, Upload
+from coordinator.reduction import Upload
 from device_agent.data import Examples
 from device_agent.evaluate import Evaluation, evaluate
 from device_agent.interpreter import Interpreter, RoundResult, Start
 from device_agent.runners import Runner
+from edgepfl.algorithms import Algorithm
 from edgepfl.bundle import Bundle
-from edgepfl.plan import Role
-from edgepfl.seeds import derive
+from edgepfl.seeds import derive, generator
 from edgepfl.tree import Trees
 
 Values: TypeAlias = dict[str, NDArray[Any]]
@@ -44,12 +44,14 @@ class Setting:
         steps: minibatch steps of a round.
         tune_steps: of an evaluation.
         seed: of the run.
+        decay: factors by which runtime hyperparameters change with each round.
     """
 
     hyper: updater.Settings = field(default_factory=dict)
     steps: int = 5
     tune_steps: int = 3
     seed: int = 7
+    decay: Mapping[str, float] = field(default_factory=dict)
 
 
 class InProcess:
@@ -77,34 +79,57 @@ class InProcess:
         self.algorithm = updater.algorithm_of(self.plan, setting.hyper)
         self.devices = {name: examples.fit(self.plan) for name, examples in devices.items()}
         self.interpreter = Interpreter(self.plan, self.model, runner)
-        self.hyper = {name: float(getattr(self.algorithm, name)) for name in self.plan.hyper}
         self.state = updater.first_state(self.algorithm, self.plan, self.model)
         self.kept: dict[str, Trees] = {}
         self.history: list[Moved] = []
         self._carry = carry
+        self._hyper: dict[str, float] | None = None
 
     def round(self, cohort: Sequence[str], steps: int | None = None) -> Moved:
         """Train the cohort, fold its uploads, update the state."""
-        reduction = Reduction(self.plan.by_role(Role.UP), cohort, self.algorithm.weighting)
+        tuned, number = self.tuned, len(self.history) + 1
+        reduction = updater.reduction(tuned, self.plan, cohort)
         results = {device: self.train(device, steps) for device in cohort}
         for device, result in results.items():
             self.kept[device] = self._carry(result.keep)
             count = self.devices[device].count
             reduction.offer(device, Upload(count, result.steps, lambda upload=result.upload: upload))  # type: ignore[misc]  # the default binds it now
-        self.state = self._carry(updater.next_state(self.algorithm, self.state, reduction.close(cohort)))
+        got = reduction.close(cohort, number=number, fleet=self.devices, statistics=self.plan.statistics)
+        self.state = self._carry(updater.next_state(tuned, self.state, got))
         self.history.append(Moved(results, self.state))
         return self.history[-1]
 
     def start(self, device: str) -> Start:
         """What a device has when the next round begins."""
         number = len(self.history) + 1
-        down = updater.downloads(self.algorithm, self.state, device)
+        tuned = self.tuned
+        down = updater.downloads(tuned, self.state, device)
         seed = derive(derive(self.setting.seed, "round", number), device)
         return Start(down, self.kept.get(device), self.hyper, seed, number)
 
+    @property
+    def hyper(self) -> dict[str, float]:
+        """The runtime hyperparameters that devices get for the next round; may be set, for all rounds to come."""
+        if self._hyper is not None:
+            return self._hyper
+        return {name: float(getattr(self.tuned, name)) for name in self.plan.hyper}
+
+    @hyper.setter
+    def hyper(self, values: dict[str, float]) -> None:
+        self._hyper = values
+
+    @property
+    def tuned(self) -> Algorithm:
+        """The algorithm of the next round."""
+        number = len(self.history) + 1
+        return updater.of_round(
+            self.algorithm, self.plan, number=number, seed=self.setting.seed, decay=self.setting.decay
+        )
+
     def train(self, device: str, steps: int | None = None) -> RoundResult:
         """One device's round, which changes nothing here."""
-        taken = self.setting.steps if steps is None else steps
+        coins = generator(self.setting.seed, "coins", len(self.history) + 1)
+        taken = self.tuned.local_steps(self.setting.steps, coins) if steps is None else steps
         return self.interpreter.train(self.start(device), self.devices[device], taken)
 
     def evaluate(self, device: str) -> Evaluation:

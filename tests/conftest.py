@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Literal
 
 import pytest
 from _components import absent
+from _once import FOLDER
 from hypothesis import HealthCheck, settings
 
 from edgepfl.bus.loopback import LoopbackBroker
@@ -16,6 +18,16 @@ pytest_plugins = ["_coordinating"]
 
 settings.register_profile("edgepfl", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # busy machines
 settings.load_profile("edgepfl")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Names the folder of :mod:`_once`: one for all workers of a session."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "shared"
+    folder.mkdir(exist_ok=True)
+    os.environ[FOLDER] = str(folder)
+
 
 _HOW = {"mosquitto": "apt install mosquitto", "iotcore": "pip install 'edgepfl[sim]'"}
 

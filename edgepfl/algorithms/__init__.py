@@ -13,15 +13,26 @@ import importlib
 import math
 import pkgutil
 from collections.abc import Iterable, Mapping
+from enum import StrEnum
 
-from edgepfl.algorithms._base import Algorithm, Cohort, Minibatch, Scalar, has, hyperparameters
+from edgepfl.algorithms._base import (
+    Algorithm,
+    Cohort,
+    Minibatch,
+    Participation,
+    Predicting,
+    Scalar,
+    has,
+    hyperparameters,
+)
 from edgepfl.errors import ConfigError
-from edgepfl.plan import Weighting
 
 __all__ = [
     "Algorithm",
     "Cohort",
     "Minibatch",
+    "Participation",
+    "Predicting",
     "Scalar",
     "Setting",
     "build",
@@ -62,7 +73,8 @@ def build(name: str, settings: Mapping[str, Setting]) -> Algorithm:
     """An algorithm with some of its hyperparameters set.
 
     Raises:
-        ConfigError: no such algorithm or hyperparameter, or a value that cannot be one.
+        ConfigError: no such algorithm or hyperparameter, or a value that cannot be one, or values that contradict each
+            other or the theory.
     """
     kind = load(name)
     fields = {field.name: field for field in dataclasses.fields(kind)}
@@ -74,7 +86,9 @@ def build(name: str, settings: Mapping[str, Setting]) -> Algorithm:
                 remedy=f"It has {', '.join(sorted(fields)) or 'none'}",
             )
         values[key] = _convert(f"{name}.{key}", value, fields[key].default)
-    return kind(**values)  # type: ignore[arg-type]  # the fields were matched by name just above
+    algorithm = kind(**values)  # type: ignore[arg-type]  # the fields were matched by name just above
+    algorithm.check()
+    return algorithm
 
 
 def parse_settings(texts: Iterable[str]) -> dict[str, str]:
@@ -94,8 +108,8 @@ def parse_settings(texts: Iterable[str]) -> dict[str, str]:
 
 def _convert(where: str, value: Setting, default: object) -> object:
     try:
-        if isinstance(default, Weighting):
-            return Weighting(str(value))
+        if isinstance(default, StrEnum):
+            return type(default)(str(value))
         if isinstance(default, bool):
             return _boolean(value)
         if isinstance(default, int):

@@ -25,6 +25,7 @@ class FedAvg(Algorithm):
     """
 
     slots: ClassVar[Mapping[str, Slot]] = {"w": down(), "x": work(), "delta": up(Reduce.MEAN)}
+    evaluated: ClassVar[str] = "the global model w, as it is and after tune_steps on the device's own data"
 
     lr: Scalar = 0.05
     tune_lr: Scalar = 0.05

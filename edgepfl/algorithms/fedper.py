@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from edgepfl.algorithms._base import Algorithm, Cohort, Minibatch, Scalar
+from edgepfl.algorithms._base import SHAPES, Algorithm, Cohort, Minibatch, Scalar
+from edgepfl.algorithms._extractor import EvalExtractor
 from edgepfl.plan import MODEL, Reduce, Shape, Slot, down, keep, up, work
 from edgepfl.tree import Tree, Trees
 
@@ -19,11 +20,13 @@ class FedPer(Algorithm):
     """Both parts are trained together; only the body is averaged.
 
     Which parameters are the head is the export's choice (``--personal 'head.*'``), so this is also batch-norm-local
-    training with another pattern.
+    training with another pattern.  Bodies are averaged by examples, or uniformly.
 
     Attributes:
-        lr: step size of all parameters.
+        lr: step size of all parameters (0.01).
         tune_lr: step size of the head alone, on the frozen body, before prediction.
+        eval_extractor: which body is evaluated with the device's head, the global one that it was sent last or the
+            local one that it trained last; early in a run they differ a lot.
     """
 
     slots: ClassVar[Mapping[str, Slot]] = {
@@ -32,9 +35,15 @@ class FedPer(Algorithm):
         "head": keep(Shape.PERSONAL, first=MODEL),
         "delta": up(Reduce.MEAN, Shape.SHARED),
     }
+    evaluated: ClassVar[str] = "the body last received (or last trained: eval_extractor) with the device's own head"
 
     lr: Scalar = 0.05
     tune_lr: Scalar = 0.05
+    eval_extractor: Annotated[EvalExtractor, SHAPES] = EvalExtractor.GLOBAL
+
+    def declared(self) -> Mapping[str, Slot]:
+        own = {"own": keep(Shape.SHARED, first="body")} if self.eval_extractor is EvalExtractor.LOCAL else {}
+        return {**self.slots, **own}
 
     def begin(self, s: Trees) -> Trees:
         return {"x": s["body"] | s["head"]}
@@ -45,14 +54,15 @@ class FedPer(Algorithm):
 
     def finish(self, s: Trees) -> Trees:
         x, body, head = s["x"], s["body"], s["head"]
-        return {"delta": x.like(body) - body, "head": x.like(head)}
+        own = {"own": x.like(body)} if self.eval_extractor is EvalExtractor.LOCAL else {}
+        return {"delta": x.like(body) - body, "head": x.like(head), **own}
 
     def tune(self, s: Trees, b: Minibatch) -> Trees:
-        x, head = s["x"], s["head"]
+        x, head = self.predictor(s), s["head"]
         return {"x": x | (x.like(head) - self.tune_lr * b.grad(x).like(head))}
 
     def predictor(self, s: Trees) -> Tree:
-        return s["x"]
+        return s["x"] | s["own"] if self.eval_extractor is EvalExtractor.LOCAL else s["x"]
 
     def init(self, params: Tree) -> Trees:
         return {"body": params}

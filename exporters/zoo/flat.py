@@ -10,12 +10,15 @@ from exporters.model import Model, model_of, seeded
 
 
 class Mlp(nn.Module):
-    """``inputs -> hidden ... -> classes`` with ReLU between, for scikit-learn's digits by default."""
+    """``inputs -> hidden ... -> classes`` with ReLU between, for scikit-learn's digits by default.
+
+    Without a hidden layer it is softmax regression.
+    """
 
     def __init__(self, inputs: int = 64, hidden: int | tuple[int, ...] = 64, classes: int = 10) -> None:
         super().__init__()
         widths = (inputs, *((hidden,) if isinstance(hidden, int) else hidden))
-        self.names = ["body", *(f"body{i}" for i in range(2, len(widths)))]
+        self.names = ["body", *(f"body{i}" for i in range(2, len(widths)))][: len(widths) - 1]
         for name, (before, after) in zip(self.names, itertools.pairwise(widths), strict=True):
             self.add_module(name, nn.Linear(before, after))
         self.head = nn.Linear(widths[-1], classes)

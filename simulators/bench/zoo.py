@@ -24,6 +24,7 @@ from edgepfl.bundle import Bundle
 from edgepfl.errors import GraphMismatch
 from edgepfl.plan import Entry, Shape
 from exporters.build import build
+from exporters.fitting import fitted
 from exporters.inspection import reports
 from exporters.model import Model
 from exporters.zoo import ZOO
@@ -124,13 +125,15 @@ def _row(case: Case, torch_: _Torch, tell: Tell) -> ZooRow:
         error=error.value,
         speed=speed,
         draws=error.draws,
+        parted=error.parted,
+        call=error.call,
     )
 
 
 def _parts(name: str, algorithm: str, batch: int) -> tuple[Algorithm, Model]:
     built = algorithms.build(algorithm, {})
-    personal = ("head.*",) if any(slot.shape is Shape.PERSONAL for slot in built.slots.values()) else ()
-    return built, ZOO[name](batch=batch, personal=personal)
+    own = any(slot.shape is Shape.PERSONAL for slot in built.declared().values()) and not built.personal_default
+    return built, fitted(built, ZOO[name](batch=batch, personal=("head.*",) if own else ()))
 
 
 class _Torch:

@@ -9,10 +9,10 @@ from typing import TypeVar
 
 from device_agent.data import Examples
 from edgepfl.errors import ConfigError
-from simulators.datasets import watch
+from simulators.datasets import clustered, mnist, watch
 from simulators.datasets._base import FleetData
 
-DATASETS = ("watch", "digits")
+DATASETS = ("watch", "digits", "clustered", "mnist")
 DEVICES = 20
 """In a fleet, unless told otherwise."""
 
@@ -23,21 +23,27 @@ def load(name: str, *, devices: int = DEVICES, seed: int = 0, **options: float) 
     """A fleet's data.
 
     Args:
-        name: ``"watch"`` or ``"digits"``.
+        name: ``"watch"``, ``"digits"``, ``"clustered"`` or ``"mnist"``.
         devices: how many; of ``watch`` the first so many, 20 at most.
-        seed: deals the digits out; ``watch`` has nothing to draw.
+        seed: deals ``digits`` and ``mnist`` out, and draws ``clustered``; ``watch`` has nothing to draw.
         **options: the fields of :class:`~simulators.datasets.watch.Windowing` for ``watch``, of
-            :class:`~simulators.datasets.digits.Skew` for ``digits``.
+            :class:`~simulators.datasets.digits.Skew` for ``digits``, of
+            :class:`~simulators.datasets.clustered.Clustering` for ``clustered``, of
+            :class:`~simulators.datasets.mnist.Dealing` for ``mnist``.
 
     Raises:
         ConfigError: an unknown name or option, or an impossible number of devices.
-        DataError: the recordings cannot be fetched or read.
+        DataError: the recordings, or MNIST's images, cannot be fetched or read.
     """
     match name:
         case "watch":
             return _watch(devices, options)
         case "digits":
             return _digits(devices, seed, options)
+        case "clustered":
+            return _clustered(devices, seed, options)
+        case "mnist":
+            return _mnist(devices, seed, options)
         case _:
             raise ConfigError(
                 f"there is no data set {name!r}", where="data", remedy=f"Name one of {', '.join(DATASETS)}"
@@ -50,7 +56,7 @@ def device(*, data: str, device: str, devices: int = DEVICES, seed: int = 0, **o
     Args:
         data: the data set's name.
         device: ``"wearer-03-left"``, ``"device-007"``.
-        devices: of the whole fleet, as :func:`load` has it; only ``digits`` needs it.
+        devices: of the whole fleet, as :func:`load` has it; ``watch`` does not need it.
         seed: as in :func:`load`.
         **options: likewise.
 
@@ -86,6 +92,17 @@ def _digits(devices: int, seed: int, options: Mapping[str, float]) -> FleetData:
     digits = import_module("simulators.datasets.digits")  # scikit-learn takes a second to import and 60 MiB
     dealt = digits.fleet(devices, seed, _settings(digits.Skew, options, "digits"))
     return FleetData("digits", dealt, digits.INPUT_SHAPE, digits.CLASSES, "mlp")
+
+
+def _clustered(devices: int, seed: int, options: Mapping[str, float]) -> FleetData:
+    dealt = clustered.fleet(devices, seed, _settings(clustered.Clustering, options, "clustered"))
+    classes = tuple(f"class {number}" for number in range(clustered.CLASSES))
+    return FleetData("clustered", dealt, (clustered.FEATURES,), classes, "mlp")
+
+
+def _mnist(devices: int, seed: int, options: Mapping[str, float]) -> FleetData:
+    dealt = mnist.fleet(devices, seed, _settings(mnist.Dealing, options, "mnist"))
+    return FleetData("mnist", dealt, mnist.INPUT_SHAPE, mnist.CLASSES, "mlp")
 
 
 def _settings(kind: type[Settings], options: Mapping[str, float], name: str) -> Settings:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple
 from pathlib import Path
 
 from simulators.report import charts
@@ -51,7 +50,7 @@ def _subtitle(result: DemoResult) -> Markup:
 def _accuracy(result: DemoResult) -> Markup:
     rows: list[Markup] = []
     for model in result.models:
-        figures = astuple(summary(result.accuracy[model].values()))
+        figures = summary(result.accuracy[model].values()).figures
         cells = [tag("td", f"{100 * figure:.1f} %") for figure in figures]
         rows.append(tag("tr", tag("td", MODELS[model]), *cells, class_="chosen" if model == "personal" else ""))
     explained = "Over the devices; the worst decile is the mean of the worst tenth of them."

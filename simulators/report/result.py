@@ -104,7 +104,7 @@ def mean_traffic(traffic: tuple[Traffic, ...]) -> dict[str, float]:
 def as_json(result: DemoResult) -> dict[str, object]:
     """What ``edgepfl demo --json`` writes; these names stay.  A model that an algorithm does not have is null."""
     accuracy = {
-        model: {**asdict(summary(result.accuracy[model].values())), "devices": dict(result.accuracy[model])}
+        model: {**_figures(result.accuracy[model]), "devices": dict(result.accuracy[model])}
         if result.accuracy.get(model)
         else None
         for model in MODELS
@@ -124,3 +124,8 @@ def as_json(result: DemoResult) -> dict[str, object]:
         "curve": [asdict(point) for point in result.curve],
         "seconds": dict(result.seconds),
     }
+
+
+def _figures(accuracy: Mapping[str, float]) -> dict[str, float]:
+    found = summary(accuracy.values())
+    return {"mean": found.mean, "worst_decile": found.worst_decile, "best": found.best}

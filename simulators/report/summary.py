@@ -17,11 +17,18 @@ class Summary:
         mean: over the devices, each counting the same.
         worst_decile: mean of the worst tenth of the devices, rounded up: 2 of 20.
         best: the best device's.
+        before: the mean before the first round, where it was measured.
     """
 
     mean: float
     worst_decile: float
     best: float
+    before: float | None = None
+
+    @property
+    def figures(self) -> tuple[float, float, float]:
+        """What tables show: mean, worst decile, best."""
+        return self.mean, self.worst_decile, self.best
 
 
 def summary(accuracies: Iterable[float]) -> Summary:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple
 from statistics import fmean, stdev
 
 from simulators.report.result import MODELS, DemoResult
@@ -55,15 +54,22 @@ def _padded(line: Row, widths: Sequence[int]) -> str:
 
 
 def _comparison(methods: Mapping[str, Sequence[Summary]]) -> tuple[Row, list[Row]]:
+    before = any(each.before is not None for seeds in methods.values() for each in seeds)
     rows: list[Row] = []
     for method, seeds in methods.items():
-        columns = zip(*map(astuple, seeds), strict=True)
-        rows.append((method, *map(_spread, columns)))
-    return ("method", *COLUMNS), rows
+        columns = zip(*(each.figures for each in seeds), strict=True)
+        first = (_before(seeds),) if before else ()
+        rows.append((method, *first, *map(_spread, columns)))
+    return ("method", *(("round 0",) if before else ()), *COLUMNS), rows
+
+
+def _before(seeds: Sequence[Summary]) -> str:
+    known = [each.before for each in seeds if each.before is not None]
+    return _spread(known) if known else ""
 
 
 def _numbers(result: DemoResult, model: str) -> tuple[float, ...]:
-    return astuple(summary(result.accuracy[model].values()))
+    return summary(result.accuracy[model].values()).figures
 
 
 def _figure(value: float) -> str:

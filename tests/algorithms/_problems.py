@@ -5,9 +5,9 @@ All parameters of a model are one flat vector in the NumPy programs, in the orde
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -30,20 +30,46 @@ class Draw:
 
 @dataclass
 class Batch:
-    """A draw as a minibatch of torch tensors, with its device's gradient."""
+    """A draw as a minibatch of torch tensors, with its device's model and loss."""
 
-    x: torch.Tensor
+    x: tuple[torch.Tensor, ...]
     y: torch.Tensor
     weight: torch.Tensor
-    loss: Callable[[Tree, Batch], torch.Tensor]
+    forward: Callable[[Tree, torch.Tensor], torch.Tensor]  # parameters, inputs -> outputs
+    judge: Callable[[torch.Tensor, Batch], torch.Tensor]  # outputs -> the loss of each row
+
+    def outputs(self, params: Tree) -> torch.Tensor:
+        return self.forward(params, self.x[0])
+
+    def losses(self, outputs: torch.Tensor) -> torch.Tensor:
+        return self.judge(outputs, self)
+
+    def mean(self, values: torch.Tensor) -> torch.Tensor:
+        return (self.weight * values).sum() / self.weight.sum().clamp(min=1e-300)
+
+    def mixture(self, outputs: Sequence[torch.Tensor], weights: torch.Tensor) -> torch.Tensor:
+        odds = [weight * torch.softmax(each, 1) for weight, each in zip(weights, outputs, strict=True)]
+        return torch.log(torch.stack(odds).sum(0))
+
+    def represent(self, params: Tree) -> tuple[torch.Tensor, torch.Tensor]:
+        raise NotImplementedError
+
+    def judge_head(self, params: Tree, z: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError
+
+    def parts(self, count: int) -> tuple[Batch, ...]:
+        rows = [slice(i, None, count) for i in range(count)]
+        return tuple(
+            replace(self, x=tuple(x[each] for x in self.x), y=self.y[each], weight=self.weight[each]) for each in rows
+        )
 
     def grad(self, params: Tree) -> Tree:
-        return self.value_and_grad(lambda tree: self.loss(tree, self), params)[1]
+        return self.value_and_grad(lambda tree: self.mean(self.losses(self.outputs(tree))), params)[1]
 
     def value_and_grad(self, objective: Callable[[Tree], torch.Tensor], params: Tree) -> tuple[torch.Tensor, Tree]:
         leaves = params.map(lambda tensor: tensor.detach().clone().requires_grad_())
         value = objective(leaves)
-        gradients = torch.autograd.grad(value, list(leaves.values()))
+        gradients = torch.autograd.grad(value, list(leaves.values()), allow_unused=True, materialize_grads=True)
         return value.detach(), Tree(dict(zip(leaves, gradients, strict=True)))
 
 
@@ -103,12 +129,13 @@ class Quadratic:
     def batch(self, device: str, draw: Draw) -> Batch:
         A = torch.tensor(self.A[device])
 
-        def loss(params: Tree, b: Batch) -> torch.Tensor:
-            apart = torch.cat([tensor.reshape(-1) for tensor in params.values()]) - b.x
-            each = ((apart @ A) * apart).sum(1) / 2
-            return (b.weight * each).sum() / b.weight.sum()
+        def apart(params: Tree, centres: torch.Tensor) -> torch.Tensor:
+            return torch.cat([tensor.reshape(-1) for tensor in params.values()]) - centres
 
-        return _torch_batch(draw, loss)
+        def judge(outputs: torch.Tensor, b: Batch) -> torch.Tensor:  # noqa: ARG001  the centres are inputs
+            return ((outputs @ A) * outputs).sum(1) / 2
+
+        return _torch_batch(draw, apart, judge)
 
     def gradient(self, device: str, w: Vector, draw: Draw) -> Vector:
         centre = (draw.weight[:, None] * draw.x).sum(0) / draw.weight.sum()
@@ -147,12 +174,14 @@ class Softmax:
         return _padded(self.x[device][rows], self.y[device][rows], padding)
 
     def batch(self, device: str, draw: Draw) -> Batch:  # noqa: ARG002  here a device is its data alone
-        def loss(params: Tree, b: Batch) -> torch.Tensor:
-            logits = b.x @ params["weight"] + params["bias"]
-            each = torch.nn.functional.cross_entropy(logits, b.y, reduction="none")
-            return (b.weight * each).sum() / b.weight.sum()
+        def logits(params: Tree, x: torch.Tensor) -> torch.Tensor:
+            outputs: torch.Tensor = x @ params["weight"] + params["bias"]
+            return outputs
 
-        return _torch_batch(draw, loss)
+        def judge(outputs: torch.Tensor, b: Batch) -> torch.Tensor:
+            return torch.nn.functional.cross_entropy(outputs, b.y, reduction="none")
+
+        return _torch_batch(draw, logits, judge)
 
     def gradient(self, device: str, w: Vector, draw: Draw) -> Vector:  # noqa: ARG002  likewise
         bias, weight = w[:3], w[3:].reshape(4, 3)
@@ -163,8 +192,12 @@ class Softmax:
         return np.concatenate([error.sum(0), (draw.x.T @ error).ravel()])
 
 
-def _torch_batch(draw: Draw, loss: Callable[[Tree, Batch], Any]) -> Batch:
-    return Batch(torch.tensor(draw.x), torch.tensor(draw.y), torch.tensor(draw.weight), loss)
+def _torch_batch(
+    draw: Draw,
+    forward: Callable[[Tree, torch.Tensor], torch.Tensor],
+    judge: Callable[[torch.Tensor, Batch], torch.Tensor],
+) -> Batch:
+    return Batch((torch.tensor(draw.x),), torch.tensor(draw.y), torch.tensor(draw.weight), forward, judge)
 
 
 def _padded(x: Vector, y: NDArray[np.int64], padding: int) -> Draw:

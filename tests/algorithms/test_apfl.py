@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 import torch
 from _driver import Federation, Round, schedule
-from _problems import Problem, Quadratic, Softmax, Vector, flat, tree_of
+from _problems import Draw, Problem, Quadratic, Softmax, Vector, flat, tree_of
 
-from edgepfl.algorithms.apfl import APFL
+from edgepfl.algorithms.apfl import APFL, AlphaEvery, Mix
 from edgepfl.algorithms.fedavg import FedAvg
-from edgepfl.plan import Weighting
-from edgepfl.tree import Tree
+from edgepfl.plan import TensorSpec, Weighting
+from edgepfl.tree import Tree, Trees
 
 PROBLEMS = [Quadratic(4), Softmax(4)]
 
 
+EPOCH = 2  # minibatches
+
+
+@dataclass
+class Epochs(Federation):
+    """Devices whose epoch is shorter than a round."""
+
+    def opening(self, device: str, steps: int = 0) -> Trees:
+        return {**super().opening(device, steps), "epoch": Tree.scalar(torch.tensor(float(EPOCH)))}
+
+
+PERIODS = {AlphaEvery.ROUND: 10**9, AlphaEvery.EPOCH: EPOCH, AlphaEvery.STEP: 1}
+
+
 def apfl(problem: Problem, draws: Round, w: Vector, kept: dict[str, tuple[Vector, float]], settings: APFL) -> Vector:
-    """One round, written from the paper's algorithm 1, the weight moved once a round; moves ``kept``."""
+    """One round, written from the paper's algorithm 1, the weight moved as often as is said; moves ``kept``."""
     models = []
     for device, batches in draws.items():
         x = w.copy()
@@ -25,8 +41,9 @@ def apfl(problem: Problem, draws: Round, w: Vector, kept: dict[str, tuple[Vector
         for place, draw in enumerate(batches):
             g_x = problem.gradient(device, x, draw)
             g_v = problem.gradient(device, alpha * v + (1 - alpha) * x, draw)
-            if place == 0:
-                alpha = float(np.clip(alpha - settings.alpha_lr * (v - x) @ g_v, 0, 1))
+            if place % PERIODS[settings.alpha_every] == 0:
+                slope = (v - x) @ g_v + settings.alpha_reg * alpha
+                alpha = float(np.clip(alpha - settings.alpha_lr * slope, 0, 1))
             x = x - settings.lr * g_x
             v = v - settings.lr * alpha * g_v
         kept[device] = v, alpha
@@ -35,11 +52,13 @@ def apfl(problem: Problem, draws: Round, w: Vector, kept: dict[str, tuple[Vector
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: type(problem).__name__)
-def test_follows_the_numpy_program(problem: Problem) -> None:
-    settings = APFL(lr=0.11, alpha_lr=0.2, alpha_first=0.35)
-    federation = Federation(settings, problem)
+@pytest.mark.parametrize("alpha_every", list(AlphaEvery))
+@pytest.mark.parametrize("alpha_reg", [0.0, 0.3])
+def test_follows_the_numpy_program(problem: Problem, alpha_every: AlphaEvery, alpha_reg: float) -> None:
+    settings = APFL(lr=0.11, alpha_lr=0.02, alpha_first=0.35, alpha_every=alpha_every, alpha_reg=alpha_reg)
+    federation = Epochs(settings, problem)
     w, kept = problem.start(), dict[str, tuple[Vector, float]]()
-    for draws in schedule(problem, rounds=8):
+    for draws in schedule(problem, rounds=6, steps=5):
         federation.round(draws)
         w = apfl(problem, draws, w, kept, settings)
         np.testing.assert_allclose(flat(federation.state["w"]), w, rtol=1e-10)
@@ -48,6 +67,7 @@ def test_follows_the_numpy_program(problem: Problem) -> None:
             np.testing.assert_allclose(flat(federation.kept[device]["v"]), v, rtol=1e-10)
             np.testing.assert_allclose(federation.kept[device]["alpha"].value.item(), alpha, rtol=1e-10)
             np.testing.assert_allclose(federation.predictor(device), alpha * v + (1 - alpha) * w, rtol=1e-10)
+            np.testing.assert_allclose(federation.told[device]["alpha_k"], alpha, rtol=1e-10)
     assert any(abs(alpha - 0.35) > 1e-3 for _, alpha in kept.values())
 
 
@@ -173,3 +193,79 @@ def test_with_enough_steps_any_weight_reaches_the_local_minimiser(alpha: float) 
     v, x = flat(federation.kept["pi-0"]["v"]), problem.b["pi-0"]
     np.testing.assert_allclose(alpha * v + (1 - alpha) * x, problem.b["pi-0"], rtol=1e-9)
     assert np.abs(problem.start() - problem.b["pi-0"]).max() > 0.1
+
+
+def softmax_gradient(logits: Vector, draw: Draw) -> tuple[Vector, Vector]:
+    """The gradients of the mean cross-entropy in the logits and, through them, in a model that is linear."""
+    odds = np.exp(logits - logits.max(1, keepdims=True))
+    error = odds / odds.sum(1, keepdims=True) - np.eye(3)[draw.y]
+    error *= draw.weight[:, None] / draw.weight.sum()
+    return error, np.concatenate([error.sum(0), (draw.x.T @ error).ravel()])
+
+
+def logits_of(w: Vector, x: Vector) -> Vector:
+    return np.asarray(x @ w[3:].reshape(4, 3) + w[:3])
+
+
+def test_mixed_outputs_follow_the_authors_code() -> None:
+    problem, settings = Softmax(4), APFL(lr=0.11, alpha_lr=0.2, alpha_first=0.35, alpha_reg=0.02, mix=Mix.OUTPUTS)
+    federation = Federation(settings, problem)
+    w, kept = problem.start(), dict[str, tuple[Vector, float]]()
+    for draws in schedule(problem, rounds=5):
+        federation.round(draws)
+        models = []
+        for device, batches in draws.items():
+            x, (v, alpha) = w, kept.get(device, (w, 0.35))
+            for place, draw in enumerate(batches):
+                mixed = alpha * logits_of(v, draw.x) + (1 - alpha) * logits_of(x, draw.x)
+                _, through = softmax_gradient(mixed, draw)
+                of_v, of_x = alpha * through, (1 - alpha) * through
+                if place == 0:
+                    slope = (v - x) @ (alpha * of_v + (1 - alpha) * of_x) + 0.02 * alpha
+                    alpha = float(np.clip(alpha - 0.2 * slope, 0, 1))
+                x, v = x - 0.11 * problem.gradient(device, x, draw), v - 0.11 * of_v
+            kept[device] = v, alpha
+            models.append(x)
+        w = np.asarray(np.mean(models, axis=0))
+        np.testing.assert_allclose(flat(federation.state["w"]), w, rtol=1e-10)
+        for device, (v, alpha) in kept.items():
+            np.testing.assert_allclose(flat(federation.kept[device]["v"]), v, rtol=1e-10)
+            np.testing.assert_allclose(federation.told[device]["alpha_k"], alpha, rtol=1e-10)
+
+
+def test_on_a_linear_model_the_authors_slope_is_the_derivative_times_a_factor() -> None:
+    problem, alpha, alpha_lr = Softmax(1), 0.3, 1e-3
+    v = np.linspace(-1, 2, 15)
+    batch = problem.batch("pi-0", problem.draw("pi-0", [0, 1, 2, 3]))
+    moved = {}
+    for mix in Mix:
+        federation = Federation(APFL(alpha_lr=alpha_lr, mix=mix), problem)
+        weight = Tree.scalar(torch.tensor(alpha, dtype=torch.float64))
+        federation.kept["pi-0"] = {"v": tree_of(v, problem.shapes), "alpha": weight}
+        federation.train("pi-0", [batch])
+        moved[mix] = alpha - federation.kept["pi-0"]["alpha"].value.item()
+    np.testing.assert_allclose(moved[Mix.OUTPUTS], moved[Mix.WEIGHTS] * (alpha**2 + (1 - alpha) ** 2), rtol=1e-9)
+    assert abs(moved[Mix.WEIGHTS]) > 1e-5
+
+
+def test_mixed_outputs_are_what_is_predicted() -> None:
+    problem = Softmax(4)
+    federation = Federation(APFL(alpha_first=0.3, mix=Mix.OUTPUTS), problem)
+    for draws in schedule(problem, rounds=3):
+        federation.round(draws)
+    device = min(federation.kept)
+    s = federation.prepared(device)
+    params, shared = federation.algorithm.predictor(s), federation.algorithm.others(s)["global"]
+    specs = {name: TensorSpec(shape) for name, shape in problem.shapes.items()}
+    served = federation.algorithm.served(specs)
+    for tree in (params, shared):
+        assert {name: tuple(tensor.shape) for name, tensor in tree.items()} == {n: s.shape for n, s in served.items()}
+    draw = problem.draw(device, [0, 1, 2, 3])
+    batch = problem.batch(device, draw)
+    v, alpha = flat(federation.kept[device]["v"]), federation.kept[device]["alpha"].value.item()
+    of_v, of_w = logits_of(v, draw.x), logits_of(flat(federation.state["w"]), draw.x)
+    given = federation.algorithm.predict(batch, params)
+    np.testing.assert_allclose(given, alpha * of_v + (1 - alpha) * of_w, rtol=1e-12)
+    np.testing.assert_array_equal(federation.algorithm.predict(batch, shared), batch.outputs(federation.state["w"]))
+    assert shared["alpha"] == 0  # so that it is bit for bit for every weight
+    assert np.abs(of_v - of_w).max() > 0.01

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 from _driver import Federation, schedule
-from _problems import Batch, Quadratic, flat
+from _problems import Batch, flat
+from _represented import DIMS, Represented
 
 from edgepfl import algorithms, codec
 from edgepfl.algorithms import hyperparameters
@@ -18,11 +19,11 @@ from edgepfl.plan import Entry, Role, Weighting
 from edgepfl.tree import Tree
 
 EVERY = algorithms.names()
-PROBLEM = Quadratic(4)
+PROBLEM = Represented(4)  # which has all that an algorithm may ask of a model
 
 
 def federation_of(name: str) -> Federation:
-    return Federation(algorithms.build(name, {}), PROBLEM, PROBLEM.personal)
+    return Federation(algorithms.build(name, {}), PROBLEM, PROBLEM.personal, DIMS)
 
 
 def minibatches(device: str, seed: int = 5) -> Sequence[Batch]:
@@ -42,15 +43,20 @@ def test_no_keep_slot_is_in_what_a_device_uploads(name: str) -> None:
     federation.train(device, minibatches(device, seed=6))
     before = federation.kept[device]
     uploads = dict(federation.train(device, minibatches(device)))
-    sent = codec.encode(float32(uploads))
+    told = np.array(list(federation.told[device].values()), np.float32)
+    sent = codec.encode(float32(uploads)) + told.tobytes()
     kept = {slot for slot, plan in federation.slots.items() if plan.role is Role.KEEP}
     assert not uploads.keys() & kept
-    for personal in (before, federation.kept[device]):
-        assert personal.keys() == kept
+    revealed = set(federation.algorithm.revealed)
+    own = {slot: tree for slot, tree in federation.kept[device].items() if slot not in revealed}
+    assert federation.kept[device].keys() == before.keys() == own.keys() | revealed == kept
+    for personal in (before, own):
         for tree in float32(personal).values():
             assert not any(np.any(tensor) and tensor.tobytes() in sent for tensor in tree.values())
-    storages = {tensor.data_ptr() for tree in federation.kept[device].values() for tensor in tree.values()}
+    storages = {tensor.data_ptr() for tree in own.values() for tensor in tree.values()}
     assert not storages & {tensor.data_ptr() for tree in uploads.values() for tensor in tree.values()}
+    for slot in revealed:  # says so, and is so
+        assert all(tensor.tobytes() in sent for tensor in float32(federation.kept[device])[slot].values())
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -62,14 +68,17 @@ def test_each_function_writes_only_the_slots_of_its_place(name: str) -> None:
     begun = algorithm.begin(s)
     s |= begun
     (b, *_) = minibatches(device)
+    s |= federation._noise(device, 0)
+    prepared = algorithm.prepare(s, b)
+    s |= prepared
     inner, stepped, tuned = algorithm.inner(s, b), algorithm.step(s, b), algorithm.tune(s, b)
     s |= inner
     s |= stepped
     finished = algorithm.finish(s)
     assert {role[slot] for slot in begun} <= {Role.WORK}
-    assert {role[slot] for slot in [*inner, *stepped, *tuned]} <= {Role.WORK, Role.KEEP}
-    assert {role[slot] for slot in finished} <= {Role.UP, Role.KEEP}
-    assert {slot for slot in role if role[slot] is Role.UP} <= finished.keys()
+    assert {role[slot] for slot in [*prepared, *inner, *stepped, *tuned]} <= {Role.WORK, Role.KEEP}
+    assert {role[slot] for slot in finished} <= {Role.UP, Role.KEEP, Role.TELL}
+    assert {slot for slot in role if role[slot] in {Role.UP, Role.TELL}} <= finished.keys()
     for slot, tree in (s | dict(finished)).items():
         shapes = {tensor: spec.shape for tensor, spec in federation.slots[slot].tensors.items()}
         assert {tensor: tuple(value.shape) for tensor, value in tree.items()} == shapes

@@ -8,8 +8,10 @@ import torch
 from _driver import Federation, Round, schedule
 from _problems import Problem, Quadratic, Softmax, Vector, flat
 
+from edgepfl import algorithms
 from edgepfl.algorithms.ditto import Ditto
 from edgepfl.algorithms.fedavg import FedAvg
+from edgepfl.errors import ConfigError
 from edgepfl.plan import Weighting
 
 PROBLEMS = [Quadratic(4), Softmax(4)]
@@ -23,7 +25,7 @@ def ditto(problem: Problem, draws: Round, w: Vector, v: dict[str, Vector], setti
         personal = v.get(device, w).copy()
         for draw in batches:
             x -= settings.lr * problem.gradient(device, x, draw)
-        for draw in batches:
+        for draw in batches[: int(settings.personal_steps) or None]:
             pull = settings.lam * (personal - w)
             personal = personal - settings.lr * (problem.gradient(device, personal, draw) + pull)
         models.append(x)
@@ -32,8 +34,9 @@ def ditto(problem: Problem, draws: Round, w: Vector, v: dict[str, Vector], setti
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: type(problem).__name__)
-def test_follows_the_numpy_program(problem: Problem) -> None:
-    settings = Ditto(lr=0.11, lam=0.6)
+@pytest.mark.parametrize("personal_steps", [0, 1, 2, 9])
+def test_follows_the_numpy_program(problem: Problem, personal_steps: int) -> None:
+    settings = Ditto(lr=0.11, lam=0.6, personal_steps=personal_steps)
     federation = Federation(settings, problem)
     w, v = problem.start(), dict[str, Vector]()
     for draws in schedule(problem, rounds=7):
@@ -128,3 +131,24 @@ def test_a_device_that_sits_out_keeps_its_personal_model() -> None:
     federation.round(second)
     assert before
     assert all(federation.kept[device]["v"] is v for device, v in before.items())
+
+
+def test_more_personal_steps_than_minibatches_are_all_of_them_bit_for_bit() -> None:
+    problem = Softmax(4)
+    ends = {}
+    for personal_steps in (0, 2, 3, 4):
+        federation = Federation(Ditto(personal_steps=personal_steps), problem)
+        for draws in schedule(problem, rounds=3, steps=3):
+            federation.round(draws)
+        ends[personal_steps] = flat(federation.kept[min(federation.kept)]["v"])
+    np.testing.assert_array_equal(ends[3], ends[0])
+    np.testing.assert_array_equal(ends[4], ends[0])
+    assert np.abs(ends[2] - ends[0]).max() > 1e-3
+
+
+@pytest.mark.parametrize("personal_steps", [-1, 1.5])
+def test_personal_steps_are_a_number_of_steps(personal_steps: float) -> None:
+    with pytest.raises(ConfigError, match=f"personal_steps = {personal_steps:g} will not do") as caught:
+        algorithms.build("ditto", {"personal_steps": personal_steps})
+    assert "whole number" in caught.value.remedy
+    assert getattr(algorithms.build("ditto", {"personal_steps": 2}), "personal_steps") == 2.0  # noqa: B009  the base class has none

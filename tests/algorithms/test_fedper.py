@@ -8,6 +8,7 @@ import torch
 from _driver import Federation, Round, schedule
 from _problems import Problem, Quadratic, Softmax, Vector, flat
 
+from edgepfl.algorithms._extractor import EvalExtractor
 from edgepfl.algorithms.fedavg import FedAvg
 from edgepfl.algorithms.fedper import FedPer
 from edgepfl.plan import Weighting
@@ -118,3 +119,41 @@ def test_tuning_moves_the_head_alone() -> None:
     np.testing.assert_allclose(tuned, v, rtol=1e-10)
     np.testing.assert_array_equal(tuned[~head], before[~head])
     assert np.abs(tuned[head] - before[head]).max() > 0.01
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=IDS)
+def test_the_local_extractor_is_the_one_that_the_device_trained_last(problem: Problem) -> None:
+    local = Federation(FedPer(lr=0.2, tune_lr=0.3, eval_extractor=EvalExtractor.LOCAL), problem, problem.personal)
+    plain = Federation(FedPer(lr=0.2), problem, problem.personal)
+    head = head_of(problem)
+    trained = dict[str, Vector]()
+    for draws in schedule(problem, rounds=4):
+        body = flat(plain.state["body"])
+        local.round(draws)
+        plain.round(draws)
+        for device, batches in draws.items():
+            w = np.empty(len(head))
+            w[~head], w[head] = body, trained[device][head] if device in trained else problem.start()[head]
+            for draw in batches:
+                w = w - 0.2 * problem.gradient(device, w, draw)
+            trained[device] = w
+        np.testing.assert_array_equal(flat(local.state["body"]), flat(plain.state["body"]))
+        for device in problem.examples:
+            wanted = trained.get(device, plain.predictor(device))
+            np.testing.assert_allclose(local.predictor(device), wanted, rtol=1e-10)
+    assert all(np.abs(v[~head] - flat(plain.state["body"])).max() > 1e-3 for v in trained.values())
+
+
+def test_the_head_is_tuned_on_the_extractor_that_is_evaluated() -> None:
+    problem = Softmax(4)
+    federation = Federation(FedPer(lr=0.2, tune_lr=0.3, eval_extractor=EvalExtractor.LOCAL), problem, problem.personal)
+    for draws in schedule(problem, rounds=2, share=1.0):
+        federation.round(draws)
+    head = head_of(problem)
+    before = v = federation.predictor("pi-1")
+    (draws,) = schedule(problem, rounds=1, share=1.0, seed=9)
+    for draw in draws["pi-1"]:
+        v = v - 0.3 * np.where(head, problem.gradient("pi-1", v, draw), 0.0)
+    tuned = federation.predictor("pi-1", [problem.batch("pi-1", draw) for draw in draws["pi-1"]])
+    np.testing.assert_allclose(tuned, v, rtol=1e-10)
+    np.testing.assert_array_equal(tuned[~head], before[~head])

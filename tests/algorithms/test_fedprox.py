@@ -15,27 +15,44 @@ from edgepfl.plan import Weighting
 PROBLEMS = [Quadratic(4), Softmax(4)]
 
 
-def fedprox(problem: Problem, draws: Round, w: Vector, lr: float, mu: float) -> Vector:
-    """One round, written from the paper's algorithm 2 with SGD as its solver."""
+def fedprox(
+    problem: Problem,
+    draws: Round,
+    w: Vector,
+    lr: float,
+    mu: float,
+    weighting: Weighting = Weighting.EXAMPLES,
+    gamma: dict[str, float] | None = None,
+) -> Vector:
+    """One round, written from the paper's algorithm 2 with SGD as its solver; notes each device's inexactness."""
     models, counts = [], []
     for device, batches in draws.items():
-        x = w.copy()
+        x, norms = w.copy(), []
         for draw in batches:
-            x = x - lr * (problem.gradient(device, x, draw) + mu * (x - w))
+            direction = problem.gradient(device, x, draw) + mu * (x - w)
+            norms.append(np.linalg.norm(direction))
+            x = x - lr * direction
         models.append(x)
-        counts.append(problem.examples[device])
+        counts.append(problem.examples[device] if weighting is Weighting.EXAMPLES else 1)
+        if gamma is not None:
+            gamma[device] = float(norms[-1] / norms[0])
     return np.average(models, axis=0, weights=counts)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: type(problem).__name__)
-def test_follows_the_numpy_program(problem: Problem) -> None:
-    federation = Federation(FedProx(lr=0.11, mu=0.7), problem)
+@pytest.mark.parametrize("weighting", list(Weighting))
+def test_follows_the_numpy_program(problem: Problem, weighting: Weighting) -> None:
+    federation = Federation(FedProx(lr=0.11, mu=0.7, weighting=weighting), problem)
     w = problem.start()
     for draws in schedule(problem, rounds=6):
         federation.round(draws)
-        w = fedprox(problem, draws, w, 0.11, 0.7)
+        gamma: dict[str, float] = {}
+        w = fedprox(problem, draws, w, 0.11, 0.7, weighting, gamma)
         np.testing.assert_allclose(flat(federation.state["w"]), w, rtol=1e-10)
         np.testing.assert_allclose(federation.predictor("pi-0"), w, rtol=1e-10)
+        for device in draws:
+            np.testing.assert_allclose(federation.told[device]["gamma"], gamma[device], rtol=1e-10)
+    assert FedProx().weighting is Weighting.EXAMPLES
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: type(problem).__name__)
@@ -60,6 +77,30 @@ def test_many_steps_reach_the_exact_proximal_point() -> None:
     np.testing.assert_allclose(flat(federation.state["w"]), exact, rtol=1e-9)
     moreau = problem.start() - problem.A["pi-0"] @ (exact - problem.b["pi-0"]) / mu
     np.testing.assert_allclose(exact, moreau, rtol=1e-9)
+
+
+def test_the_inexactness_is_the_definitions_and_falls_with_more_work() -> None:
+    problem, mu, lr = Quadratic(1), 0.9, 0.3
+    federation = Federation(FedProx(lr=lr, mu=mu), problem)
+    H = problem.A["pi-0"] + mu * np.eye(6)
+    start = problem.A["pi-0"] @ (problem.start() - problem.b["pi-0"])  # the gradient of h at w is that of f
+    told = []
+    for steps in (1, 2, 5, 60):
+        federation.train("pi-0", [problem.whole("pi-0")] * steps)
+        told.append(federation.told["pi-0"]["gamma"])
+        at_last = np.linalg.matrix_power(np.eye(6) - lr * H, steps - 1) @ start
+        wanted = np.linalg.norm(at_last) / np.linalg.norm(start)
+        np.testing.assert_allclose(told[-1], wanted, rtol=1e-6, atol=1e-14)
+    assert told[0] == 1 > told[1] > told[2] > told[3]
+    assert told[3] < 1e-9
+
+
+def test_a_round_without_a_step_tells_no_inexactness() -> None:
+    problem = Quadratic(1)
+    federation = Federation(FedProx(), problem)
+    upload = federation.train("pi-0", [])
+    assert federation.told["pi-0"] == {"gamma": 0.0}
+    assert not flat(upload["delta"]).any()
 
 
 def test_settles_where_the_proximal_changes_cancel_and_not_at_the_minimiser() -> None:

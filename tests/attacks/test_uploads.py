@@ -59,7 +59,7 @@ def test_an_enormous_upload_is_refused(fill: float) -> None:
 HOSTILE: dict[str, bytes] = {
     "a personal slot beside it": codec.encode({"delta": delta(), "v": delta()}),
     "the global slot instead": codec.encode({"w": delta()}),
-    "one parameter missing": codec.encode({"delta": delta().like(["bias"])}),  # type: ignore[arg-type]  # names suffice
+    "one parameter missing": codec.encode({"delta": delta().like(["bias"])}),
     "one parameter more": codec.encode({"delta": delta() | Tree({"backdoor": np.ones(1, np.float32)})}),
     "transposed": codec.encode({"delta": delta() | Tree({"weight": np.ones((2, 3), np.float32)})}),
     "broadcastable": codec.encode({"delta": delta() | Tree({"weight": np.ones((1, 2), np.float32)})}),

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from _once import once
 
 from coordinator.updater import Settings
 from device_agent.data import Examples
 from edgepfl import algorithms
-from edgepfl.algorithms import Algorithm
+from edgepfl.algorithms import Algorithm, Setting
 from edgepfl.bundle import Bundle, pack, unpack
 from edgepfl.plan import Shape
 from edgepfl.seeds import generator
 from exporters.build import build
+from exporters.fitting import fitted
 from exporters.model import Model
 from exporters.zoo import mlp
 
@@ -51,14 +54,23 @@ def rates(exported: Exported) -> list[str]:
 
 
 @functools.cache
-def exported(name: str, personal: tuple[str, ...] | None = None) -> Exported:
-    """An algorithm's bundle; the head is personal where the algorithm has a personal part, unless told otherwise."""
-    algorithm = algorithms.build(name, {})
-    if personal is None:
-        parts = {slot.shape for slot in algorithm.slots.values()}
-        personal = HEAD if parts & {Shape.SHARED, Shape.PERSONAL} else ()
-    model = mlp(inputs=INPUTS, hidden=HIDDEN, classes=CLASSES, batch=BATCH, personal=personal)
-    data = pack(build(algorithm, model))
+def exported(
+    name: str,
+    personal: tuple[str, ...] | None = None,
+    *,
+    options: tuple[tuple[str, Setting], ...] = (),
+    runtimes: tuple[str, ...] = ("onnx",),
+) -> Exported:
+    """An algorithm's bundle, with some of its hyperparameters set.
+
+    The head is personal where the algorithm has a personal part, unless told otherwise.
+    """
+    algorithm = algorithms.build(name, dict(options))
+    parts = {slot.shape for slot in algorithm.declared().values()}
+    own = algorithm.personal_default or (HEAD if parts & {Shape.SHARED, Shape.PERSONAL} else ())
+    plain = mlp(inputs=INPUTS, hidden=HIDDEN, classes=CLASSES, batch=BATCH, personal=own)
+    model = fitted(algorithm, plain) if personal is None else dataclasses.replace(plain, personal=personal)
+    data = once(repr((name, personal, options, runtimes)), lambda: pack(build(algorithm, model, runtimes=runtimes)))
     return Exported(algorithm, model, data, unpack(data))
 
 

@@ -11,7 +11,7 @@ import dataclasses
 from _exported import DEVICES, exported
 from _federation import COHORTS, STEPS, Federation, assert_equal, assert_near, differ
 
-from edgepfl.plan import Entry
+from edgepfl.plan import Entry, Role
 from edgepfl.tree import Tree
 from simulators.federation import Values, named
 
@@ -30,6 +30,12 @@ def global_branch(federation: Federation, centre: str = CENTRE) -> Values:
     found = {name: array for name, array in federation.trajectory().items() if any(part in name for part in parts)}
     assert len(found) == 4 * (3 + 7)  # four tensors, three states, seven uploads
     return {name.replace(f" {centre}/", f" {CENTRE}/"): array for name, array in found.items()}
+
+
+def untold(federation: Federation) -> Values:
+    """The trajectory without the numbers that the algorithm tells of it."""
+    told = tuple(f" {slot}" for slot in federation.plan.by_role(Role.TELL))
+    return {name: array for name, array in federation.trajectory().items() if not name.endswith(told)}
 
 
 def judged(federation: Federation, model: str) -> Values:
@@ -57,9 +63,9 @@ def local_only(steps_of: Federation) -> dict[str, Tree]:
 
 def test_fedprox_without_its_pull_is_fedavg() -> None:
     fedprox, fedavg = run("fedprox", mu=0.0), run("fedavg")
-    assert_equal(fedprox.trajectory(), fedavg.trajectory())
+    assert_equal(untold(fedprox), fedavg.trajectory())
     assert_equal(judged(fedprox, "global"), judged(fedavg, "global"))
-    assert differ(run("fedprox", mu=1.0).trajectory(), fedavg.trajectory())
+    assert differ(untold(run("fedprox", mu=1.0)), fedavg.trajectory())
 
 
 def test_the_global_branch_of_ditto_is_fedavg() -> None:

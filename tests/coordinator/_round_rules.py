@@ -38,6 +38,9 @@ def check(before: Round, event: Event, after: Round, effects: tuple[Effect, ...]
 
 def _check_phase(before: Round, event: Event, after: Round) -> None:
     assert (before.number, before.attempt, before.policy) == (after.number, after.attempt, after.policy)
+    if before.joined != after.joined:
+        assert isinstance(event, events.Chosen)
+        assert (before.phase, before.joined, after.joined) == (Phase.SELECTING, (), event.joined)
     if before.phase is not after.phase:
         assert after.phase in NEXT[before.phase]
         assert after.since == event.at

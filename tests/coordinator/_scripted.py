@@ -101,13 +101,15 @@ class Hand:
 
     def report(self, task: Task, upload: BlobRef | None, *, examples: int = 5) -> Report:
         """The report on a task, as the agent would make it; it is not sent."""
-        return self.report_of(task.run, task.round, upload, attempt=task.attempt, examples=examples)
+        return self.report_of(
+            task.run, task.round, upload, attempt=task.attempt, examples=examples, steps=task.steps
+        )
 
     def report_of(
-        self, run: str, round_: int, upload: BlobRef | None, *, attempt: int = 0, examples: int = 5
+        self, run: str, round_: int, upload: BlobRef | None, *, attempt: int = 0, examples: int = 5, steps: int = 10
     ) -> Report:
         loss = {"loss": 1.0 + round_}
-        return Report(self.name, self.session, run, round_, attempt, examples, 10, upload, loss, {}, "0" * 64)
+        return Report(self.name, self.session, run, round_, attempt, examples, steps, upload, loss, {}, "0" * 64)
 
     def chunk(self, data: bytes, index: int) -> None:
         sha16 = hashlib.sha256(data).hexdigest()[:16]

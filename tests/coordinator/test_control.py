@@ -15,11 +15,17 @@ from _scripted import config, coordinating, hands, honest_fleet, play, serving, 
 
 from coordinator import asking, control
 from coordinator.asking import SOCKET, Answer, Request
+from coordinator.clusters import describe
+from coordinator.fused import clusters_in
 from coordinator.service import Coordinator
 from coordinator.status import RunStatus
+from edgepfl.algorithms.fpfc import FPFC
 from edgepfl.bundle import Bundle, pack
 from edgepfl.bus.loopback import LoopbackBroker
 from edgepfl.errors import RunError
+from exporters import zoo
+from exporters.build import build
+from exporters.fitting import fitted
 
 pytestmark = pytest.mark.usefixtures("impatient")
 
@@ -97,6 +103,7 @@ UNKNOWN = {
     "status": Request("status", run="nobody"),
     "watch": Request("watch", run="nobody"),
     "stop": Request("stop", run="nobody"),
+    "clusters": Request("clusters", run="nobody"),
     "a verb": Request("dance"),
     "nothing to start": Request("start"),
     "a bundle that is not there": Request("start", bundle="/nowhere/a.bundle", config=config()),
@@ -209,5 +216,36 @@ def test_a_socket_that_a_crash_left_is_replaced(tmp_path: Path) -> None:
             with pytest.raises(RunError, match="there is no such run"):
                 await status_of(tmp_path)
             assert (tmp_path / SOCKET).is_socket()
+
+    play(scenario())
+
+
+def test_the_clusters_of_a_run_are_those_of_its_last_state(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        broker = LoopbackBroker()
+        fused = build(FPFC(), fitted(FPFC(), zoo.mlp(inputs=4, hidden=3, classes=2, batch=4)))
+        async with controlled(broker, tmp_path) as service, serving(*honest_fleet(broker, fused)):
+            [started] = await asked(tmp_path, Request("start", bundle=saved(fused, tmp_path), config=config()))
+            await asked(tmp_path, Request("watch"))
+            [answer] = await asked(tmp_path, Request("clusters"))
+            assert answer.clusters is not None
+            assert sorted(name for group in answer.clusters.groups for name in group) == ["ant", "bee", "cat"]
+            assert sum(count for _, count in answer.clusters.histogram) == 3  # pairs
+            assert "clusters (pairs with |theta|" in describe(answer.clusters)
+            row = service.journal.run(str(started.ok))
+            assert row is not None
+            assert answer == Answer(clusters=clusters_in(service.journal, service.vault, row.id))
+
+    play(scenario())
+
+
+def test_a_run_of_another_algorithm_has_no_clusters(small: Bundle, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        broker = LoopbackBroker()
+        async with controlled(broker, tmp_path):
+            await asked(tmp_path, Request("start", bundle=saved(small, tmp_path), config=config()))
+            with pytest.raises(RunError, match="knows no clusters"):
+                await asked(tmp_path, Request("clusters"))
+            assert (await status_of(tmp_path)).status == "running"
 
     play(scenario())

@@ -96,14 +96,26 @@ def test_the_command_line_sets_every_number_of_a_run() -> None:
     numbers = {name for name, value in msgspec.structs.asdict(RunConfig()).items() if isinstance(value, int | float)}
     words = [f"--{name.replace('_', '-')}=7" for name in sorted(numbers)]
     parsed = _run_parser().parse_args(
-        ["start", "--config=c", "--bundle=b", "--set", "lr=0.5", "--set", "w=uniform", *words]
+        ["start", "--config=c", "--bundle=b", "--set", "lr=0.5", "--set", "w=uniform", "--decay", "lr=0.99", *words]
     )
     config = _run_config(parsed)
     assert {getattr(config, name) for name in numbers} == {7}
+    assert config.decay == {"lr": 0.99}
     assert config.hyper == {"lr": "0.5", "w": "uniform"}  # for algorithms.build to convert and check
 
 
-@pytest.mark.parametrize("words", [["--set", "lr"], ["--set", "=1"], ["--minimum=3"], ["--set", "lr="], ["--goal=0"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--set", "lr"],
+        ["--set", "=1"],
+        ["--minimum=3"],
+        ["--set", "lr="],
+        ["--goal=0"],
+        ["--decay", "lr=-1"],
+        ["--decay", "lr=x"],
+    ],
+)
 def test_a_command_line_that_cannot_be(words: list[str]) -> None:
     parsed = _run_parser().parse_args(["start", "--config=c", "--bundle=b", *words])
     with pytest.raises(ConfigError) as caught:

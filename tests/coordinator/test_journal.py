@@ -111,7 +111,7 @@ def test_every_kind_of_event_survives(path: Path) -> None:
         events.Absent("bee", 2),
         events.Resumed(0.25),
         events.Reconnected(0.5),
-        Chosen(("ant", "bee"), 3),
+        Chosen(("ant", "bee"), 3, ("ant", "bee", "cat")),
         Progressed("ant", 4),
         events.Ticked(63.5),
         events.Failed("bee", "größer\n", 64),
@@ -124,7 +124,7 @@ def test_every_kind_of_event_survives(path: Path) -> None:
         journal.append("home-1", event)
         state, _ = rounds.advance(state, event)
         assert journal.open_state("home-1") == state
-    assert state.phase is Phase.ABANDONED
+    assert (state.phase, state.joined) == (Phase.ABANDONED, ("ant", "bee", "cat"))
     kinds = {kind for (kind,) in journal._db.execute("SELECT kind FROM events")}
     assert kinds == {type(event).__name__ for event in told}
     journal.close()
@@ -157,6 +157,34 @@ def test_a_commit_closes_the_round_at_once(path: Path) -> None:
         journal.commit("home-1", new, (result("bee", 1),), RoundCost(0, 0, 0))  # a round counts once
     assert journal.accepted("home-1") == {"ant": 1}
     journal.open_round("home-1", Round(2, 0, POLICY))  # and the failure left no transaction open
+    journal.close()
+
+
+def test_a_commit_makes_known_who_was_there(path: Path) -> None:
+    """Devices that were seen and not chosen are known from then on; what is known of a device is never lost."""
+    journal = begun(path)
+    assert journal.accepted("home-1") == {}
+    cost = RoundCost(0, 0, 0)
+    journal.commit("home-1", Checkpoint(1, digest(1), {}), (result("ant", 1),), cost, ("ant", "bee", "cat"))
+    assert journal.accepted("home-1") == {"ant": 1, "bee": -1, "cat": -1}
+    journal.open_round("home-1", Round(2, 0, POLICY))
+    journal.append("home-1", Chosen(("bee",), 5, ("dog",)))
+    journal.open_round("home-1", Round(2, 1, POLICY))  # that attempt was abandoned
+    assert journal.accepted("home-1") == {"ant": 1, "bee": -1, "cat": -1}
+    journal.commit("home-1", Checkpoint(2, digest(2), {}), (result("bee", 2),), cost, ("ant", "eel"))
+    assert journal.accepted("home-1") == {"ant": 1, "bee": 2, "cat": -1, "eel": -1}
+    assert journal.accepted("home-2") == {}
+    journal.close()
+
+
+def test_a_choice_written_before_there_was_a_roster(path: Path) -> None:
+    journal = Journal(path)
+    journal.create(ROW, FIRST)
+    journal.open_round("home-1", Round(1, 0, POLICY))
+    journal._db.execute("INSERT INTO events VALUES (NULL, 'home-1', 'Chosen', '{\"devices\":[\"ant\"],\"at\":2.0}')")
+    state = journal.open_state("home-1")
+    assert state is not None
+    assert (state.devices(rounds.State.WORKING), state.joined) == (("ant",), ())
     journal.close()
 
 
@@ -236,11 +264,11 @@ number = journal.checkpoint("home-1").round
 while True:
     number += 1
     journal.open_round("home-1", Round(number, 0, POLICY))
-    journal.append("home-1", Chosen(("ant", "bee"), 0))
+    journal.append("home-1", Chosen(("ant", "bee"), 0, ("ant", "bee", "cat")))
     for device in ("ant", "bee"):
         journal.append("home-1", Reported(device, 1), report(device, number))
     results = tuple(result(device, number, loss=1.0) for device in ("ant", "bee"))
-    journal.commit("home-1", Checkpoint(number, digest(number), FIRST.specs), results, RoundCost(1, 1, 1))
+    journal.commit("home-1", Checkpoint(number, digest(number), FIRST.specs), results, RoundCost(1, 1, 1), ("ant", "bee", "cat"))
     print(number, flush=True)
 """
 
@@ -274,7 +302,7 @@ def _check_whole(journal: Journal, told: int) -> None:
     assert [(r.round, r.device) for r in journal.results("home-1")] == [
         (number, device) for number in range(1, done + 1) for device in ("ant", "bee")
     ]
-    assert journal.accepted("home-1") == ({"ant": done, "bee": done} if done else {})
+    assert journal.accepted("home-1") == ({"ant": done, "bee": done, "cat": -1} if done else {})
     assert list(journal.costs("home-1")) == list(range(1, done + 1))
     state = journal.open_state("home-1")
     if state is not None:

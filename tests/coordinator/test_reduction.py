@@ -7,6 +7,8 @@ import itertools
 import math
 import tracemalloc
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from hypothesis.extra import numpy as arrays
 
 from coordinator.reduction import Reduction, Upload
 from edgepfl.algorithms import Cohort
+from edgepfl.algorithms.fedavg import FedAvg
 from edgepfl.errors import RunError
 from edgepfl.plan import Reduce, SlotPlan, TensorSpec, Weighting, resolve, up
 from edgepfl.tree import Tree, Trees
@@ -178,3 +181,57 @@ def test_memory_does_not_grow_with_the_cohort() -> None:
 def _tensors() -> int:
     gc.collect()
     return sum(issubclass(type(each), torch.Tensor) for each in gc.get_objects())
+
+
+@dataclass(frozen=True)
+class Rebuilding(FedAvg):
+    """FedAvg whose server computes two further slots from each upload."""
+
+    rebuilt: ClassVar[Mapping[str, Reduce]] = {"rate": Reduce.SUM, "each": Reduce.STACK}  # type: ignore[misc]  # a property of the base
+
+    def rebuild(self, upload: Trees, steps: int) -> Trees:
+        assert {tensor.dtype for tree in upload.values() for tensor in tree.values()} == {torch.float64}
+        return {"rate": upload["stack"] / steps, "each": upload["mean"] * steps}
+
+
+@given(UPLOADS)
+def test_what_is_rebuilt_from_an_upload_is_folded_like_what_was_sent(
+    rows: list[tuple[int, np.ndarray[tuple[int], np.dtype[np.float32]]]],
+) -> None:
+    uploads = {
+        name: Upload(examples, place, lambda row=row: trees_of(row))  # type: ignore[misc]  # the default binds it now
+        for place, (name, (examples, row)) in enumerate(zip(NAMES, rows, strict=True), 1)
+    }
+    found = []
+    for order in (NAMES, NAMES[::-1], ("cat", "ant", "eel", "bee", "dog")):
+        reduction = Reduction(SLOTS, NAMES, Weighting.EXAMPLES, algorithm=Rebuilding())
+        for device in order:
+            reduction.offer(device, uploads[device])
+        found.append(reduction.close(order))
+    assert len({flat(got.total) + flat(got.stack) for got in found}) == 1
+    got = found[0]
+    assert (got.total.keys(), got.stack.keys()) == ({"mean", "sum", "rate"}, {"stack", "each"})
+    steps = np.arange(1, 6)
+    column = np.stack([row for _, row in rows]).astype(np.float64)
+    rate = np.concatenate([tensor.numpy().ravel() for tensor in got.total["rate"].values()])
+    each = np.concatenate([tensor.numpy().reshape(5, -1) for tensor in got.stack["each"].values()], 1)
+    np.testing.assert_allclose(rate, (column / steps[:, None]).sum(0), rtol=1e-6, atol=1e-6 * np.abs(column).max())
+    np.testing.assert_array_equal(each, (column * steps[:, None]).astype(np.float32))
+
+
+def test_small_terms_that_are_rebuilt_are_not_lost_either() -> None:
+    rows = {f"d{k:05}": np.full(5, 1 if k else 1 << 24, np.float32) for k in range(2001)}
+    reduction = Reduction(SLOTS, rows, Weighting.UNIFORM, algorithm=Rebuilding())
+    for name, row in rows.items():
+        reduction.offer(name, upload(1, trees_of(row), steps=1))
+    got = reduction.close(tuple(rows))
+    assert got.total["rate"]["a"].tolist() == [float((1 << 24) + 2000)] * 2
+    assert got.total["rate"]["a"].dtype is torch.float32
+
+
+def test_it_says_what_the_round_and_the_run_were() -> None:
+    reduction = Reduction(SLOTS, NAMES, Weighting.EXAMPLES)
+    reduction.offer("bee", upload(4, trees_of(np.ones(5, np.float32)), steps=7))
+    got = reduction.close(("bee",), number=9, fleet=("zebra", "ant", "bee"), statistics=("b",))
+    assert (got.number, got.fleet, got.statistics) == (9, ("ant", "bee", "zebra"), ("b",))
+    assert (got.devices, got.examples, got.steps) == (("bee",), (4,), (7,))

@@ -86,7 +86,7 @@ class Events(RuleBasedStateMachine):
         if choice is not None:
             self.choice = choice
             if not self.slow:  # the service answers before anything else happens, or dies
-                self.feed(events.Chosen(choice.devices[: choice.count], self.now))
+                self.feed(events.Chosen(choice.devices[: choice.count], self.now, choice.devices[1:]))
         again, more = rounds.advance(after, event)
         if isinstance(event, FINAL):
             assert (again, more) == (after, ())  # told twice, done once
@@ -108,7 +108,8 @@ class Events(RuleBasedStateMachine):
     @rule(fewer=st.sampled_from([0, 0, 0, 1, 5]))
     def chosen(self, fewer: int) -> None:
         assert self.choice is not None
-        self.feed(events.Chosen(self.choice.devices[: max(0, self.choice.count - fewer)], self.now))
+        devices = self.choice.devices
+        self.feed(events.Chosen(devices[: max(0, self.choice.count - fewer)], self.now, devices[fewer:]))
 
     @rule(device=ANYONE)
     def progressed(self, device: str) -> None:

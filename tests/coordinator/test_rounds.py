@@ -101,6 +101,14 @@ class TestSelecting:
         assert state.since == 7
 
 
+    def test_who_is_new_is_noted_once(self) -> None:
+        here = replace(FRESH, present=frozenset(NAMES))
+        state, _ = played(here, Chosen(("ant", "bee"), 7, ("bee", "cat")), Chosen(NAMES, 8, NAMES))
+        assert (state.joined, tuple(state.seats)) == (("bee", "cat"), ("ant", "bee"))
+        late, _ = played(state, Present("dog", 9), Reported("ant", 9), Reported("bee", 9))
+        assert (late.joined, late.phase) == (("bee", "cat"), Phase.REDUCING)
+
+
 class TestReporting:
     @pytest.mark.parametrize("sign", [Progressed("ant", 9), Present("ant", 9)])
     def test_signs_of_life_renew_the_lease(self, sign: Event) -> None:

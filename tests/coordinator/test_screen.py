@@ -23,6 +23,7 @@ SLOTS = resolve(
     {"w": down(), "v": keep(first="w"), "delta": up(Reduce.MEAN), "spread": up(Reduce.SUM, Shape.SCALAR)}, MODEL, ()
 )
 MOST = 1000
+STEPS = 12
 PLAN = Plan("toy", {}, {}, {}, SLOTS, {}, BatchPlan(4, (ExampleSpec((3,)),), ExampleSpec(())), MODEL, ("own",))
 BYTES = 4 * (2 + 6 + 1)
 FLOATS = arrays.arrays(np.float32, 9, elements=st.floats(-1e9, 1e9, width=32))
@@ -33,9 +34,9 @@ def upload(row: np.ndarray[tuple[int], np.dtype[np.float32]]) -> bytes:
     return codec.encode({"delta": delta, "spread": Tree.scalar(row[8])})
 
 
-def report(size: int = 100, *, examples: int = 5) -> Report:
+def report(size: int = 100, *, examples: int = 5, steps: int = 10) -> Report:
     ref = BlobRef("a" * 64, size)
-    return Report("pi-07", 1, "run", 1, 0, examples, 10, ref, {}, {}, "0" * 64)
+    return Report("pi-07", 1, "run", 1, 0, examples, steps, ref, {}, {}, "0" * 64)
 
 
 @given(FLOATS)
@@ -75,22 +76,25 @@ def test_one_value_that_is_not_finite(at: int, value: float) -> None:
 
 def test_a_report_is_refused_before_its_upload_is_fetched() -> None:
     most = BYTES + codec.HEADER_LIMIT
-    check_report(report(most), PLAN, trains=True, max_examples=MOST)
+    for steps in (1, STEPS):  # a slow device's part counts
+        check_report(report(most, steps=steps), PLAN, steps=STEPS, max_examples=MOST)
     refused = {
         f"at most {most} are possible": report(most + 1),
         "it trained on no examples": report(examples=0),
         f"it claims {MOST + 1} examples, at most {MOST} are allowed": report(examples=MOST + 1),
+        "it took no step": report(steps=0),
+        f"it claims {STEPS + 1} steps, and the round has {STEPS}": report(steps=STEPS + 1),
         "it has no upload": msgspec.structs.replace(report(), upload=None),
     }
     for words, each in refused.items():
         with pytest.raises(CodecError, match=words) as caught:
-            check_report(each, PLAN, trains=True, max_examples=MOST)
+            check_report(each, PLAN, steps=STEPS, max_examples=MOST)
         assert caught.value.where == "report of pi-07"
 
 
 def test_where_nothing_is_trained_nothing_is_uploaded() -> None:
     nothing = msgspec.structs.replace(report(examples=0), upload=None)
-    check_report(nothing, PLAN, trains=False, max_examples=MOST)
+    check_report(nothing, PLAN, steps=0, max_examples=MOST)
     with pytest.raises(CodecError, match="nothing was to be trained") as caught:
-        check_report(report(), PLAN, trains=False, max_examples=MOST)
+        check_report(report(), PLAN, steps=0, max_examples=MOST)
     assert "pi-07" in caught.value.where

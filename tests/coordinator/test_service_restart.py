@@ -8,11 +8,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from _scripted import config, coordinating, finished, honest_fleet, play, serving, watched
+from _plans import bundle_of
+from _scripted import config, coordinating, drained, finished, honest_fleet, play, serving, watched
 
 from coordinator.journal import Journal, Status
 from coordinator.rounds import Phase
+from edgepfl import codec
 from edgepfl.bundle import Bundle, pack
 from edgepfl.bus.blobs import BlobStore
 from edgepfl.bus.loopback import LoopbackBroker
@@ -77,10 +80,20 @@ async def _gone_on(bundle: Bundle, state: Path) -> tuple[str, str, list[tuple[in
         return status.status, status.state_sha256, [(r.round, r.device) for r in service.journal.results(run)]
 
 
-def test_a_power_cut_anywhere(small: Bundle, tmp_path: Path) -> None:
+BUNDLES: dict[str, Callable[[], Bundle]] = {
+    "one download for all": lambda: bundle_of("fedavg"),
+    "one for each device, and a last touch": lambda: bundle_of("fpfc", finalize="cluster_mean"),
+    "a slot that is rebuilt": lambda: bundle_of("scaffold"),
+    "the server's coins": lambda: bundle_of("l2sgd", p=0.7),
+}
+
+
+@pytest.mark.parametrize("what", BUNDLES)
+def test_a_power_cut_anywhere(what: str, tmp_path: Path) -> None:
     async def scenario() -> None:
+        bundle = BUNDLES[what]()
         with _cuts(tmp_path / "state", tmp_path) as cuts:
-            run, digest = await _undisturbed(small, tmp_path / "state")
+            run, digest = await _undisturbed(bundle, tmp_path / "state")
         phases = set()
         begun = 0
         for name, state in cuts:
@@ -91,11 +104,51 @@ def test_a_power_cut_anywhere(small: Bundle, tmp_path: Path) -> None:
             if row is None:
                 continue  # before the run was accepted
             begun += 1
-            status, after, results = await _gone_on(small, state)
+            status, after, results = await _gone_on(bundle, state)
             assert (name, status, after) == (name, "done", digest)
             assert results == [(number, who) for number in (1, 2, 3) for who in ("ant", "bee", "cat")]
         assert phases == {None, Phase.SELECTING, Phase.REPORTING, Phase.REDUCING}
         assert begun > 60
+
+    play(scenario())
+
+
+def test_who_was_seen_is_known_after_a_power_cut_anywhere(tmp_path: Path) -> None:
+    """SCAFFOLD divides the sum of all variates by the devices that the run knows, chosen or not."""
+    names = ("ant", "bee", "cat", "dog")
+    bundle = bundle_of("scaffold")
+    settings = config(goal=2, minimum=2, gather=1e-6)
+
+    def check(journal: Journal, run: str, state: Path) -> None:
+        checkpoint = journal.checkpoint(run)
+        assert journal.accepted(run).keys() == set(names)
+        trees = codec.decode((state / "private" / checkpoint.state).read_bytes(), checkpoint.specs)
+        for name, total in trees["c_sum"].items():
+            np.testing.assert_allclose(total / trees["c"][name], len(names), rtol=1e-6)
+
+    async def scenario() -> None:
+        broker, state = LoopbackBroker(), tmp_path / "state"
+        async with coordinating(broker, state) as service, serving(*honest_fleet(broker, bundle, *names)):
+            await drained(service, broker)
+            with _cuts(state, tmp_path) as cuts:
+                run = service.start_run(settings, pack(bundle))
+                await finished(service, run)
+            check(service.journal, run, state)
+        known = 0
+        for _, copy in cuts[::3]:
+            journal = Journal(copy / "journal.db")
+            found = journal.open_state(run)
+            here = {*journal.accepted(run), *(found.joined if found is not None else ())}
+            journal.close()
+            assert here in (set(), set(names))
+            if not here:
+                continue  # who comes first after the cut is another matter
+            known += 1
+            broker = LoopbackBroker()
+            async with coordinating(broker, copy) as service, serving(*honest_fleet(broker, bundle, *names)):
+                await finished(service, run)
+                check(service.journal, run, copy)
+        assert known > 10
 
     play(scenario())
 

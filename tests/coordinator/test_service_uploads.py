@@ -69,7 +69,7 @@ WRONG: dict[str, tuple[Callable[[Bundle], Callable[[bytes], BlobRef | None]], st
     "not finite": (lambda bundle: refit(bundle, with_one(np.nan)), "is not finite"),
     "enormous": (lambda bundle: refit(bundle, with_one(1e7)), "has norm 1e+07"),
     "misshapen": (lambda bundle: refit(bundle, lambda tree: tree.map(lambda a: a[..., :1])), "declared float32"),
-    "a tensor missing": (lambda bundle: refit(bundle, lambda tree: tree.like(list(tree)[1:])), "is missing"),  # type: ignore[arg-type]  # names suffice
+    "a tensor missing": (lambda bundle: refit(bundle, lambda tree: tree.like(list(tree)[1:])), "is missing"),
     "no tensors at all": (lambda _: lambda data: ref_of(b"x" * len(data)), "not safetensors"),
     "no upload": (lambda _: lambda _: None, "it has no upload"),
     "far too long": (lambda _: lambda _: BlobRef("ab" * 32, 200 << 20, chunks=b"d" * 16 * 3200), "at most"),

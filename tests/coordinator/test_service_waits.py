@@ -226,7 +226,7 @@ def test_a_disk_that_fails_under_the_new_model_costs_no_attempt(
         running = asyncio.ensure_future(service.run())
         run = service.start_run(config(attempts=1), pack(small))
         with monkeypatch.context() as patch:
-            patch.setattr(type(service._vault), "save", fail)
+            patch.setattr(type(service.vault), "save", fail)
             async with serving(*honest_fleet(broker, small)):
                 with pytest.raises(StoreError, match="No space left"):
                     await running

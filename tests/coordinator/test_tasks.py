@@ -50,8 +50,8 @@ def test_every_member_is_told_which_of_its_rounds_counted() -> None:
 
 
 def test_the_runs_hyperparameters_are_sent() -> None:
-    assert task().hyper == {"lr": 0.05, "lam": 0.5}
-    assert task(algorithm=algorithms.build("ditto", {"lr": 1})).hyper == {"lr": 1.0, "lam": 0.1}
+    assert task().hyper == {"lr": 0.05, "lam": 0.5, "personal_steps": 0.0}
+    assert task(algorithm=algorithms.build("ditto", {"lr": 1})).hyper == {"lr": 1.0, "lam": 0.1, "personal_steps": 0.0}
 
 
 @pytest.mark.parametrize(
@@ -95,9 +95,26 @@ def test_the_servers_coins_fall_the_same_way_again() -> None:
     assert len(set(steps.values())) > 1
 
 
+def test_a_round_that_trains_has_a_step_whatever_the_coins_say() -> None:
+    @dataclass(frozen=True)
+    class Idle(FedAvg):
+        def local_steps(self, usual: int, rng: np.random.Generator) -> int:  # noqa: ARG002  the coins' own
+            return usual - 10
+
+    config = RunConfig(rounds=2, steps=10)
+    assert [tasks.steps_of(config, Idle(), number) for number in (1, 2, 3)] == [1, 1, 0]
+    assert tasks.steps_of(RunConfig(steps=14), Idle(), 1) == 4
+
+
+def test_patience_is_told() -> None:
+    assert task(RunConfig(patience=2.5)).patience == 2.5
+    assert task().patience == 0
+
+
 def _coin() -> Any:  # noqa: ANN401  FedAvg's coin with Ditto's hyperparameters
     coin = Coin()
     object.__setattr__(coin, "lam", 0.5)
+    object.__setattr__(coin, "personal_steps", 0.0)
     return coin
 
 

@@ -109,7 +109,7 @@ def test_members_carry_no_date() -> None:
 
 def test_golden_vectors_must_be_the_graphs() -> None:
     with pytest.raises(CodecError, match="'in/lr' is missing") as caught:
-        bundle.golden_vectors(GRAPH, codec.encode({**GOLDEN, "in": GOLDEN["in"].like(["w.bias"])}), where="golden")  # type: ignore[arg-type]  # names suffice
+        bundle.golden_vectors(GRAPH, codec.encode({**GOLDEN, "in": GOLDEN["in"].like(["w.bias"])}), where="golden")
     assert caught.value.where == "golden"
 
 

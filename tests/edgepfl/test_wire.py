@@ -19,7 +19,7 @@ BLOB = BlobRef(SHA, 3, inline=b"abc")
 HELLO = Hello("pi-07", 3, ("onnx",), 120, 512, "0.1.0")
 REPORT = Report("pi-07", 3, "run", 4, 0, 120, 10, BLOB, {"loss": 0.5}, {"train": 1.5}, SHA)
 TASK = Task(
-    "run", 4, 0, (Member("pi-07", 3),), BLOB, BLOB, {"lr": 0.05}, 10, 99, True, 0, False, 60.0, 5.0  # noqa: FBT003
+    "run", 4, 0, (Member("pi-07", 3),), BLOB, BLOB, {"lr": 0.05}, 10, 99, True, 0, False, 60.0, 5.0, 30.0  # noqa: FBT003
 )  # fmt: skip
 FAILED = Failed("pi-07", 3, "run", 4, 0, "graph", "it broke")
 

@@ -50,6 +50,7 @@ EXAMPLES: dict[str, Message] = {
         10, (1 << 63) - 1, True, 5, False, 60.0, 2.5,  # noqa: FBT003  in the order of the wire
     ),
     "task-final": Task("watch", 99, 0, (), CHUNKED, CHUNKED, {}, 0, 0, True, 0, True, 1e9, 0.0),  # noqa: FBT003
+    "task-patient": Task("watch", 3, 0, (), CHUNKED, INLINE, {}, 50, 1, False, 0, False, 60.0, 2.5, 30.0),  # noqa: FBT003
     "commit": Commit("watch", 41, ("pi-07", "pi-08")),
     "cancel": Cancel("watch", 41, 1, "the round was abandoned"),
     "rollcall": RollCall(12),

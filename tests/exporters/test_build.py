@@ -18,6 +18,7 @@ from exporters.binding import Binding
 from exporters.build import build, plan_of
 from exporters.eager import EagerRunner
 from exporters.entries import entry_functions
+from exporters.fitting import fitted
 from exporters.graph import trace
 from exporters.model import Model
 from exporters.ort import PoisonedOnnx
@@ -29,7 +30,12 @@ ALWAYS = {Entry.STEP, Entry.FINISH, Entry.MODELS, Entry.EVALUATE, Entry.PREDICT}
 @pytest.fixture(scope="module")
 def bundle_of() -> BundleOf:
     """Algorithm to its bundle, each built once."""
-    return functools.cache(lambda name: build(algorithms.build(name, {}), tiny_cnn()))
+    return functools.cache(lambda name: build(algorithms.build(name, {}), _model(name)))
+
+
+def _model(name: str) -> Model:
+    """The small model, as an algorithm needs it."""
+    return fitted(algorithms.build(name, {}), tiny_cnn())
 
 
 every_algorithm = pytest.mark.parametrize("name", algorithms.names())
@@ -38,7 +44,7 @@ every_algorithm = pytest.mark.parametrize("name", algorithms.names())
 @every_algorithm
 def test_every_graph_gives_what_eager_torch_gives(bundle_of: BundleOf, name: str) -> None:
     made = bundle_of(name)
-    algorithm, model = algorithms.build(name, {}), tiny_cnn()
+    algorithm, model = algorithms.build(name, {}), _model(name)
     eager = EagerRunner(algorithm, model)
     draws = draws_of(Binding(algorithm, model), seed=11)
     for entry, ports in made.plan.graphs.items():
@@ -55,8 +61,9 @@ def test_every_graph_gives_what_eager_torch_gives(bundle_of: BundleOf, name: str
 def test_the_plan_says_what_the_graphs_are(bundle_of: BundleOf, name: str) -> None:
     plan = bundle_of(name).plan
     kind = algorithms.load(name)
-    optional = {entry for entry in (Entry.BEGIN, Entry.TUNE) if algorithms.has(kind, entry)}
-    assert set(plan.graphs) == ALWAYS | optional
+    optional = {entry for entry in (Entry.BEGIN, Entry.PREPARE, Entry.TUNE) if algorithms.has(kind, entry)}
+    inner = {Entry.INNER} if plan.inner_steps else set()
+    assert set(plan.graphs) == ALWAYS | optional | inner
     assert plan.algorithm == name
     assert plan.models[0] == "personal"
     assert {"weighting", *plan.hyper} <= {*plan.server, *plan.hyper}
@@ -74,7 +81,11 @@ def test_the_ports_of_the_fixed_graphs(bundle_of: BundleOf) -> None:
     assert [port.name for port in predict.outputs] == ["output"]
     assert {port.name for port in predict.inputs if port.kind is Kind.BATCH} == {"batch:x0"}
     assert step.outputs[-1].name == "metric:loss"
-    assert {port.name for port in step.inputs if port.kind is Kind.HYPER} == {"hyper:lam", "hyper:lr"}
+    assert {port.name for port in step.inputs if port.kind is Kind.HYPER} == {
+        "hyper:lam",
+        "hyper:lr",
+        "hyper:personal_steps",
+    }
     assert bundle_of("ditto").plan.models == ("personal", "global")
 
 

@@ -105,6 +105,20 @@ def test_the_kernel_that_adds_to_what_an_earlier_call_left_is_caught() -> None:
     assert not np.allclose(found, expected.numpy(), rtol=1e-4)
 
 
+def test_an_output_that_is_another_output_is_one_of_its_own() -> None:
+    x = torch.tensor([2.0, 3.0])
+
+    def thrice(x: Tensor) -> tuple[Tensor, ...]:
+        return x.clone(), x * 5, (x * 5).clone(), x * 5
+
+    outputs = tuple(Port(f"next:{i}", Kind.SLOT, f"{i}", TensorSpec((2,))) for i in range(4))
+    ports = Graph((Port("x", Kind.SLOT, "x", TensorSpec((2,))),), outputs)
+    traced = TracedGraph(Entry.BEGIN, ports, make_fx(thrice)(x), (x,))
+    found = PoisonedExecutorch(export(traced), ports).run({"x": x.numpy()})
+    assert [found[port.name].tolist() for port in outputs] == [[2, 3], [10, 15], [10, 15], [10, 15]]
+    assert len({id(array) for array in found.values()}) == len(outputs)
+
+
 class _Sorted(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x.sort(-1).values

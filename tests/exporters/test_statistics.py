@@ -76,7 +76,7 @@ def _start(name: str, params: Tree, **others: Tree) -> dict[str, Tree]:
     for slot, resolved in binding.slots.items():
         if set(resolved.tensors) <= set(params):
             slots[slot] = params.like(resolved.tensors)
-    return {**slots, "alpha": Tree.scalar(torch.tensor(0.5)), "first": Tree.scalar(torch.tensor(1.0)), **others}
+    return {**slots, "alpha": Tree.scalar(torch.tensor(0.5)), "wait": Tree.scalar(torch.tensor(0.0)), **others}
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -228,6 +228,15 @@ def test_it_counts_nothing_in_inner_products() -> None:
     other = Tree({"bn.running_mean": torch.tensor([7.0, 7.0]), "weight": torch.tensor([1.0, 1.0])})
     assert other.dot(gradient) == gradient.dot(other) == 7
     assert gradient.dot(gradient) == 25
+
+
+def test_a_gradient_can_be_taken_where_another_one_led() -> None:
+    model = _net()
+    batch, start = minibatch(model, X, Y), doubled(model)
+    moved = start - 0.5 * batch.grad(start)
+    stored = Tree(stepped(start, batch.grad(start)))
+    assert {name for name, tensor in moved.items() if isinstance(tensor, Measured)} == STATISTICS
+    assert_same(stepped(stored, batch.grad(moved)), stepped(stored, batch.grad(stored)))
 
 
 @pytest.mark.parametrize("function", [torch.exp, torch.abs, torch.sign, torch.linalg.vector_norm])

@@ -44,7 +44,7 @@ def test_one_agent_gets_what_the_fleet_would_give_it() -> None:
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("mnist", {}),
+        ("cifar", {}),
         ("watch", {"devices": 21}),
         ("watch", {"devices": 0}),
         ("watch", {"alpha": 1.0}),
@@ -60,7 +60,7 @@ def test_what_cannot_be_had_is_refused_with_a_remedy(name: str, options: dict[st
     assert caught.value.remedy
 
 
-@pytest.mark.parametrize(("data", "name"), [("watch", "wearer-11-left"), ("digits", "device-020"), ("mnist", "a")])
+@pytest.mark.parametrize(("data", "name"), [("watch", "wearer-11-left"), ("digits", "device-020"), ("cifar", "a")])
 def test_an_unknown_device_or_data_set_is_refused(data: str, name: str) -> None:
     with pytest.raises(ConfigError, match="there is no") as caught:
         device(data=data, device=name)
