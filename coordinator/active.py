@@ -190,6 +190,7 @@ class ActiveRun:
             case events.Choose(devices, count):
                 chosen = choose(devices, count, self.row.config.seed, self._round.number, self._round.attempt)
                 joined = tuple(device for device in devices if device not in self._accepted)
+                self._warn_of({*devices, *self._accepted} - set(chosen))
                 self.feed(events.Chosen(chosen, self._desk.clock(), joined))
             case events.Announce(devices):
                 self._fresh_reduction()
@@ -325,6 +326,19 @@ class ActiveRun:
                 f"{self._plan.algorithm} needs every device in every round, and {config.minimum} of {config.goal} do",
                 where="minimum",
                 remedy=f"Set minimum to {config.goal}, and goal to the number of devices",
+            )
+
+    def _warn_of(self, left_out: set[str]) -> None:
+        """Say who is missing in a round in which the algorithm needs them all."""
+        if left_out and self._algorithm.participation is Participation.ALL and not self._is_final:
+            names = ", ".join(sorted(left_out)[:3])
+            log.warning(
+                "%s: %s needs every device in every round, and round %d is without %d: %s",
+                self.row.id,
+                self._plan.algorithm,
+                self._round.number,
+                len(left_out),
+                names,
             )
 
     def _fold(self, device: str) -> None:

@@ -22,6 +22,7 @@ from simulators.experiment import accuracy_of, bundle_for, run_on, save, with_se
 from simulators.fleet import AgentFleet
 from simulators.progress import RunProgress
 from simulators.report import Summary, comparison_markdown, comparison_text, summary
+from simulators.settings import TUNED
 from simulators.stage import Stage, Trained
 
 LOCAL_ONLY = "local only"
@@ -40,7 +41,10 @@ def main(arguments: list[str]) -> int:
     for name in names:
         algorithms.load(name)  # all are there before the first is exported
     given = algorithms.parse_settings(words.set)
-    bundles = {name: _bundle(name, given, data) for name in dict.fromkeys(["fedavg", *names])}
+    tuned = TUNED.get(words.data, {})
+    bundles = {
+        name: _bundle(name, {**tuned.get(name, {}), **given}, data) for name in dict.fromkeys(["fedavg", *names])
+    }
     with tempfile.TemporaryDirectory(prefix="edgepfl-compare-") as folder:
         stage = Stage(data.devices, Path(folder), broker=words.broker, threads=os.cpu_count() or 1)
         with stage:
@@ -125,7 +129,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="edgepfl compare",
         description="Train the same fleet of real agents with several algorithms, at equal local work, and print one "
-        "table: mean, worst decile and best accuracy over the devices, with its spread over the seeds.",
+        "table: mean, worst decile and best accuracy over the devices, with its spread over the seeds. On the watch "
+        "data each algorithm has hyperparameters that suit it (simulators/settings.py), elsewhere its step size is "
+        "0.1; --set changes them for all that have the name.",
     )
     parser.add_argument(
         "--algorithms", default=DEFAULT, metavar="NAMES", help=f"comma-separated, or {EVERY} (default: {DEFAULT})"

@@ -19,7 +19,7 @@ from edgepfl.tree import Tree, Trees
 class Start(StrEnum):
     """Where an inner solve starts."""
 
-    W = "w"  # the device's copy of the global model, as in the authors' code
+    W = "w"  # the device's copy of the global model, at each minibatch
     THETA = "theta"  # the last solve's result
 
 

@@ -6,16 +6,18 @@ T. Dinh et al. 2020, "Personalized federated learning with Moreau envelopes", an
 device that has it; pixels are standardised over all images; a random quarter of a device's examples is for testing.
 
 What that program really gives is this: a part is counted from the digit's first example every time, so that devices
-with a digit in common have examples in common, and what one tests on others train on; and parts go to devices whatever
-digit they were measured for.  ``published`` has it so.  With 20 devices, two digits and seed 1, the numbers of
-examples are then that program's: 1,167 to 3,834 to train on.  (Those who quote the paper say 1,165 to 3,834; the
-program also loses up to two examples of a device, and mislabels one, which is not repeated here.)  Otherwise the parts
-are what they were meant to be, and no example has two owners.
+with a digit in common have examples in common, and what one tests on others train on; parts go to devices whatever
+digit they were measured for; and a device loses up to two examples.  ``published`` has all that, draw by draw: 20
+devices with two digits and seed 1 have 1,165 to 3,834 examples to train on, as the paper is quoted.  (Only one example
+of each device, which that program labels as the wrong one of its digits, has the right label here.)  Otherwise the
+parts are what they were meant to be, and no example has two owners.
 """
 
 from __future__ import annotations
 
+import random
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,21 +81,19 @@ def fleet(devices: int, seed: int, dealing: Dealing | None = None) -> dict[str, 
     scale = np.sqrt(np.maximum(squares - mean**2, 0)) + _SOFTENED
     dealt: dict[str, Examples] = {}
     for name, rows in zip(names(devices), deal(y, devices, seed, chosen), strict=True):
-        shuffled = generator(seed, "mnist", name).permutation(rows)
+        x = ((pixels[rows] - mean) / scale).astype(np.float32)
         border = max(int(chosen.train_fraction * len(rows)), 1)
-        train, test = shuffled[:border], shuffled[border:]
-        x = {side: ((pixels[of] - mean) / scale).astype(np.float32) for side, of in (("train", train), ("test", test))}
-        dealt[name] = Examples(x["train"], y[train], x["test"], y[test])
+        dealt[name] = Examples(x[:border], y[rows[:border]], x[border:], y[rows[border:]])
     return dealt
 
 
 def deal(y: npt.NDArray[np.int64], devices: int, seed: int, dealing: Dealing) -> list[Indices]:
-    """Which examples each device has, digit by digit.
+    """Which examples each device has, in random order.
 
     Args:
         y: the digits of all examples.
         devices: how many.
-        seed: of the numbers of examples.
+        seed: of the numbers of examples and of their order.
         dealing: how.
 
     Raises:
@@ -105,16 +105,40 @@ def deal(y: npt.NDArray[np.int64], devices: int, seed: int, dealing: Dealing) ->
         )
     digits = [[(device + more) % DIGITS for more in range(dealing.classes)] for device in range(devices)]
     owners = Counter(digit for own in digits for digit in own)
-    rng = np.random.RandomState(seed)  # the authors' generator, with seed 1: their numbers of examples
+    rng = np.random.RandomState(seed)  # the authors' generator
     places = {digit: np.flatnonzero(y == digit) for digit in sorted(owners)}
     sizes = {digit: parts(len(found), owners[digit], rng) for digit, found in places.items()}
     if dealing.published:
-        in_turn = iter([size for turn in zip(*sizes.values(), strict=True) for size in turn])
-        pieces = [[places[digit][: next(in_turn)] for digit in own] for own in digits]
-    else:
-        piles = {digit: iter(np.split(found, np.cumsum(sizes[digit])[:-1])) for digit, found in places.items()}
-        pieces = [[next(piles[digit]) for digit in own] for own in digits]
-    return [np.concatenate(own) for own in pieces]
+        return _published(places, sizes, digits, seed, first=[int(y[digit] == DIGITS - 1) for digit in range(DIGITS)])
+    piles = {digit: iter(np.split(found, np.cumsum(sizes[digit])[:-1])) for digit, found in places.items()}
+    pieces = [np.concatenate([next(piles[digit]) for digit in own]) for own in digits]
+    return [generator(seed, "mnist", name).permutation(rows) for name, rows in zip(names(devices), pieces, strict=True)]
+
+
+def _published(
+    places: Mapping[int, Indices],
+    sizes: Mapping[int, list[int]],
+    digits: Sequence[Sequence[int]],
+    seed: int,
+    first: list[int],
+) -> list[Indices]:
+    """What the authors' program deals out.
+
+    Its counters of how far each digit is used up are truth values, and so stay at 1; at first (``first``) they are
+    whether the image of that number is a 9.
+    """
+    in_turn = iter([size for turn in zip(*sizes.values(), strict=True) for size in turn])
+    rng = random.Random(seed)
+    dealt = []
+    for own in digits:
+        pieces = []
+        for digit in own:
+            pieces.append(places[digit][first[digit] : next(in_turn)])
+            first[digit] = 1
+        rows = np.concatenate(pieces).tolist()
+        rng.shuffle(rows)
+        dealt.append(np.array(rows))
+    return dealt
 
 
 def parts(total: int, count: int, rng: np.random.RandomState) -> list[int]:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 from _inputs import only
 
+from device_agent.data import Examples
 from edgepfl import presets
+from edgepfl.bundle import Bundle
 from edgepfl.errors import ConfigError
+from edgepfl.presets import Preset
 from edgepfl.tree import Tree
 from simulators import reproduce
+from simulators.datasets import FleetData
 from simulators.federation import InProcess
 from simulators.reproduce import EXPERIMENTS, Accuracies, Outcome, Task, main, table
 
@@ -29,20 +34,29 @@ TINY = dataclasses.replace(
 )
 
 
+make = reproduce._prepared
+
+
+@cache
+def prepared() -> tuple[Preset, Bundle, FleetData]:
+    """What takes seconds to make, made once."""
+    return make(TINY, PRESET)
+
+
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(EXPERIMENTS, "tiny", TINY)  # type: ignore[arg-type]  # a dict, which others may only read
+    monkeypatch.setitem(EXPERIMENTS, "tiny", TINY)
+    monkeypatch.setattr(reproduce, "_prepared", lambda each, name: prepared() if each is TINY else make(each, name))
 
 
 def federation(seed: int = 0) -> InProcess:
-    preset, bundle, data = reproduce._prepared(TINY, PRESET)
-    return reproduce._federation(TINY, preset, bundle, data, seed)
+    return reproduce._federation(TINY, *prepared(), seed)
 
 
-def logits(
-    x: np.ndarray[tuple[int, ...], np.dtype[np.float32]], model: Tree
-) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    return x.astype(np.float64) @ model["head.weight"].T + model["head.bias"]
+def right(model: Tree, examples: Examples) -> int:
+    """Test examples that softmax regression gets right."""
+    logits = only(examples.test_x) @ model["head.weight"].T + model["head.bias"]
+    return int((logits.argmax(1) == examples.test_y).sum())
 
 
 def test_three_rounds_through_the_graphs() -> None:
@@ -60,13 +74,13 @@ def test_three_rounds_through_the_graphs() -> None:
 
 
 def test_a_look_on_the_way_changes_nothing() -> None:
-    (often,) = reproduce.reproduce(Task("tiny", (5,), rounds=2, every=1))
-    (once,) = reproduce.reproduce(Task("tiny", (5,), rounds=2))
-    assert often == once
-    fleet = federation(5)
-    before, kept = fleet.state, dict(fleet.kept)
-    assert reproduce.accuracies(fleet) == reproduce.accuracies(fleet)
-    assert (fleet.state, fleet.kept) == (before, kept)
+    often, once = federation(5), federation(5)
+    reproduce.train(often, 2, 5, 1, lambda *_: None)
+    reproduce.train(once, 2, 5, 0, lambda *_: None)
+    assert all(np.array_equal(often.state["w"][name], once.state["w"][name]) for name in once.state["w"])
+    before, kept = often.state, dict(often.kept)
+    assert reproduce.accuracies(often) == reproduce.accuracies(once)
+    assert (often.state, often.kept) == (before, kept)
 
 
 def test_only_the_drawn_devices_compute() -> None:
@@ -82,18 +96,17 @@ def test_each_example_counts_the_same_and_each_device_trains_from_the_servers_mo
     """By hand, for softmax regression."""
     fleet = federation()
     reproduce.train(fleet, 2, 5, 0, lambda *_: None)
-    right, tested = np.zeros(3), 0
+    counted, tested = np.zeros(3), 0
     for device, examples in fleet.devices.items():
         trained = fleet.train(device)
-        x = only(examples.test_x)
         models = (fleet.state["w"], trained.keep["local"], trained.keep["theta"])
-        right += [(logits(x, model).argmax(1) == examples.test_y).sum() for model in models]
-        tested += len(x)
+        counted += [right(model, examples) for model in models]
+        tested += len(examples.test_y)
         moved = {name: fleet.state["w"][name] + step for name, step in trained.upload["delta"].items()}
         assert all(np.allclose(moved[name], value, atol=1e-6) for name, value in trained.keep["local"].items())
     found = reproduce.accuracies(fleet)
     assert tested > 800
-    assert [found[name] for name in ("global", "local", "personal")] == pytest.approx((right / tested).tolist())
+    assert [found[name] for name in ("global", "local", "personal")] == pytest.approx((counted / tested).tolist())
 
 
 def test_the_seed_decides_the_first_model_and_the_preset_the_rest() -> None:
@@ -119,7 +132,7 @@ def test_the_table_has_ours_next_to_the_published() -> None:
     assert rows[0] == (PRESET, "w (GM)", "0.9286", "0.9350 \u00b1 0.0071", "+0.0064")
     assert rows[4] == ("pfedme/mnist-mclr", 'w_k,R ("personalized")', "0.9454", "0.9450 \u00b1 0.0071", "-0.0004")
     assert rows[5] == ("pfedme/mnist-mclr", "theta_k (PM)", "", "0.9550 \u00b1 0.0071", "")
-    assert [row[3] for row in table(published, outcomes[::2])[1]][0] == "0.9300"
+    assert table(published, outcomes[::2])[1][0][3] == "0.9300"
 
 
 def test_the_command_prints_and_writes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -161,7 +174,7 @@ def test_what_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for words in (["--rounds", "-1"], ["--seeds", "0"], ["--every", "-2"]):
         with pytest.raises(ConfigError, match="rounds, evaluated every"):
             main(["tiny", *words])
-    monkeypatch.setitem(EXPERIMENTS, "vague", dataclasses.replace(TINY, presets=("pfedmac/fl-sim",)))  # type: ignore[arg-type]  # likewise
+    monkeypatch.setitem(EXPERIMENTS, "vague", dataclasses.replace(TINY, presets=("pfedmac/fl-sim",)))
     with pytest.raises(ConfigError, match="does not say how long"):
         main(["vague"])
 
