@@ -232,7 +232,7 @@ class ActiveRun:
             self._desk.spawn(self._hand_out((device,)), f"{self.row.id}: hand out to {device}")
 
     async def _hand_out(self, devices: tuple[str, ...]) -> None:
-        """Make each member's own download, then tell it the task; the next one's is made meanwhile."""
+        """Make each member's own download and tell it the task, one after the other: the first need not wait."""
         offers, number, attempt = self._offers, self._round.number, self._round.attempt
         for device in devices:
             try:

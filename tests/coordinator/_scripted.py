@@ -101,9 +101,7 @@ class Hand:
 
     def report(self, task: Task, upload: BlobRef | None, *, examples: int = 5) -> Report:
         """The report on a task, as the agent would make it; it is not sent."""
-        return self.report_of(
-            task.run, task.round, upload, attempt=task.attempt, examples=examples, steps=task.steps
-        )
+        return self.report_of(task.run, task.round, upload, attempt=task.attempt, examples=examples, steps=task.steps)
 
     def report_of(
         self, run: str, round_: int, upload: BlobRef | None, *, attempt: int = 0, examples: int = 5, steps: int = 10

@@ -74,6 +74,10 @@ RUNS: dict[str, dict[str, Any]] = {
     "a hyperparameter that is a list": {"hyper": {"lr": [1]}},
     "a norm of nothing": {"max_norm": 0},
     "no attempt": {"attempts": 0},
+    "patience that runs back": {"patience": -1.0},
+    "decay to nothing": {"decay": {"lr": 0.0}},
+    "decay that is no growth any more": {"decay": {"lr": 11.0}},
+    "decay that is no number": {"decay": {"lr": float("nan")}},
     "an unknown setting": {"rouns": 3},
 }
 

@@ -268,7 +268,8 @@ while True:
     for device in ("ant", "bee"):
         journal.append("home-1", Reported(device, 1), report(device, number))
     results = tuple(result(device, number, loss=1.0) for device in ("ant", "bee"))
-    journal.commit("home-1", Checkpoint(number, digest(number), FIRST.specs), results, RoundCost(1, 1, 1), ("ant", "bee", "cat"))
+    new, cost = Checkpoint(number, digest(number), FIRST.specs), RoundCost(1, 1, 1)
+    journal.commit("home-1", new, results, cost, ("ant", "bee", "cat"))
     print(number, flush=True)
 """
 

@@ -100,7 +100,6 @@ class TestSelecting:
         assert state.seats == {"ant": Seat(State.WORKING, 17), "cat": Seat(State.WORKING, 17)}
         assert state.since == 7
 
-
     def test_who_is_new_is_noted_once(self) -> None:
         here = replace(FRESH, present=frozenset(NAMES))
         state, _ = played(here, Chosen(("ant", "bee"), 7, ("bee", "cat")), Chosen(NAMES, 8, NAMES))

@@ -28,6 +28,7 @@ from edgepfl.plan import (
     keep,
     noise,
     resolve,
+    tell,
     up,
     work,
 )
@@ -39,15 +40,19 @@ MODEL_SPECS = {"bias": TensorSpec((CLASSES,)), "matrix": TensorSpec((CLASSES, FE
 SLOTS = {
     "w": down(),
     "x": work(),
+    "g": work(),
     "v": keep(first="w"),
     "u": keep(first=MODEL),
     "alpha": keep(Shape.SCALAR, first="alpha_first"),
     "count": keep(Shape.SCALAR, first=2.5),
     "steps": given(),
     "examples": given(),
+    "planned": given(),
+    "epoch": given(),
     "z": noise(CLASSES),
     "delta": up(Reduce.MEAN),
     "spread": up(Reduce.SUM, Shape.SCALAR),
+    "share": tell(),
 }
 HYPER = {"lr": 0.1, "lam": 0.5, "alpha_first": 0.25}
 INNER_STEPS = 2
@@ -74,9 +79,14 @@ def begin(v: Values) -> Values:
     return {f"x/{name}": v[f"w/{name}"] for name in MODEL_SPECS}
 
 
+def prepare(v: Values) -> Values:
+    g = _grad(v, "u")
+    return {f"g/{name}": np.float32(0.01) * (g[name] + v["z/"][0]) for name in MODEL_SPECS}
+
+
 def inner(v: Values) -> Values:
     g = _grad(v, "u")
-    return {f"u/{name}": v[f"u/{name}"] - v["hyper:lr"] * g[name] for name in MODEL_SPECS}
+    return {f"u/{name}": v[f"u/{name}"] - v["hyper:lr"] * (g[name] + v[f"g/{name}"]) for name in MODEL_SPECS}
 
 
 def step(v: Values) -> Values:
@@ -88,14 +98,16 @@ def step(v: Values) -> Values:
         f"v/{name}": v[f"v/{name}"] - lr * (gv[name] + lam * (v[f"v/{name}"] - v[f"w/{name}"])) for name in MODEL_SPECS
     }
     out["alpha/"] = np.asarray(alpha * np.float32(0.9))
-    out["count/"] = np.asarray(v["count/"] + v["steps/"] + np.float32(0.001) * v["examples/"])
+    left = v["planned/"] - v["steps/"] + v["epoch/"]
+    out["count/"] = np.asarray(v["count/"] + left + np.float32(0.001) * v["examples/"])
     out["metric:loss"] = np.asarray(np.abs(out["x/matrix"]).sum())
     return out
 
 
 def finish(v: Values) -> Values:
     out = {f"delta/{name}": v[f"x/{name}"] - v[f"w/{name}"] for name in MODEL_SPECS}
-    return out | {"spread/": np.asarray(v["steps/"] * v["alpha/"])}
+    share = v["steps/"] / np.maximum(v["planned/"], np.float32(1))
+    return out | {"spread/": np.asarray(v["steps/"] * v["alpha/"]), "share/": np.asarray(share)}
 
 
 def tune(v: Values) -> Values:
@@ -122,6 +134,7 @@ def evaluate(v: Values) -> Values:
 
 FUNCTIONS: Functions = {
     Entry.BEGIN: begin,
+    Entry.PREPARE: prepare,
     Entry.INNER: inner,
     Entry.STEP: step,
     Entry.FINISH: finish,
@@ -161,16 +174,17 @@ BATCH_PORTS = (
 
 GRAPHS = {
     Entry.BEGIN: Graph(slot_ports("w"), slot_ports("x")),
-    Entry.INNER: Graph((*slot_ports("u"), *hyper_ports("lr"), *BATCH_PORTS), slot_ports("u")),
+    Entry.PREPARE: Graph((*slot_ports("u", "z"), *BATCH_PORTS), slot_ports("g")),
+    Entry.INNER: Graph((*slot_ports("u", "g"), *hyper_ports("lr"), *BATCH_PORTS), slot_ports("u")),
     Entry.STEP: Graph(
         (
-            *slot_ports("w", "x", "v", "alpha", "count", "steps", "examples", "z"),
+            *slot_ports("w", "x", "v", "alpha", "count", "steps", "examples", "planned", "epoch", "z"),
             *hyper_ports("lr", "lam"),
             *BATCH_PORTS,
         ),
         (*slot_ports("x", "v", "alpha", "count"), *metric_ports("loss")),
     ),
-    Entry.FINISH: Graph(slot_ports("w", "x", "steps", "alpha"), slot_ports("delta", "spread")),
+    Entry.FINISH: Graph(slot_ports("w", "x", "steps", "planned", "alpha"), slot_ports("delta", "spread", "share")),
     Entry.TUNE: Graph((*slot_ports("v", "z"), *hyper_ports("lr"), *BATCH_PORTS), slot_ports("v")),
     Entry.MODELS: Graph(slot_ports("alpha", "v", "u", "w"), (*model_ports("personal"), *model_ports("global"))),
     Entry.EVALUATE: Graph((*model_ports(""), *BATCH_PORTS), metric_ports("loss", "accuracy", "weight")),
@@ -243,18 +257,20 @@ class ByHand:
     state: Values
 
     @classmethod
-    def opened(cls, w: Tree, model: Tree, rows: int, hyper: Mapping[str, float]) -> ByHand:
+    def opened(cls, w: Tree, model: Tree, rows: int, hyper: Mapping[str, float], planned: int = 0) -> ByHand:
         state: Values = {f"hyper:{name}": number(value) for name, value in {**HYPER, **hyper}.items()}
         state |= {f"w/{name}": w[name] for name in w} | {f"v/{name}": w[name] for name in w}
         state |= {f"u/{name}": model[name] for name in model}
         state |= {"alpha/": state["hyper:alpha_first"], "count/": number(2.5)}
-        state |= {"examples/": number(rows), "steps/": number(0)}
+        state |= {"examples/": number(rows), "steps/": number(0), "planned/": number(planned)}
+        state["epoch/"] = number(len(range(0, rows, SIZE)))
         return cls(state | begin(state))
 
     def batches(self, data: Examples, steps: int, seed: int) -> None:
         """Steps of training."""
         for done, batch in enumerate(minibatches(data, SIZE, steps, seed)):
             self._put(batch.x[0], batch.y, batch.weight, seed, done)
+            self.state |= prepare(self.state)
             for _ in range(INNER_STEPS):
                 self.state |= inner(self.state)
             self.state |= step(self.state)

@@ -3,15 +3,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 from _inputs import only
-from _toy import FUNCTIONS, GRAPHS, ByHand, ToyRunner, Values, accuracy, examples, plan_of, trees
+from _toy import (
+    BATCH_PORTS,
+    CLASSES,
+    FEATURES,
+    FUNCTIONS,
+    GRAPHS,
+    ByHand,
+    ToyRunner,
+    Values,
+    accuracy,
+    examples,
+    plan_of,
+    trees,
+)
 
 from device_agent.evaluate import evaluate
 from device_agent.interpreter import Interpreter, Start
 from edgepfl.errors import GraphFailed, PlanError
-from edgepfl.plan import Entry, Graph
+from edgepfl.plan import Entry, Graph, Kind, Port, TensorSpec
 
 W, MODEL = trees(1), trees(2)
 START = Start(down={"w": W}, keep=None, hyper={}, seed=5, round=2)
@@ -67,6 +81,39 @@ def test_tuning_draws_other_minibatches_than_training() -> None:
     evaluate(interpreter, START, data, 5)
     assert len(drawn[Entry.STEP]) == len(drawn[Entry.TUNE]) == 5
     assert not set(drawn[Entry.STEP]) & set(drawn[Entry.TUNE])
+
+
+def test_what_predicts_may_be_other_tensors_than_a_models() -> None:
+    """As a mixture of models, and their shares: here bias and matrix in one."""
+    joint = TensorSpec((CLASSES, FEATURES + 1))
+
+    def models(v: Values) -> Values:
+        out = FUNCTIONS[Entry.MODELS](v)
+        return {
+            f"{name}/joint": np.column_stack([out[f"{name}/matrix"], out[f"{name}/bias"]]) for name in plain.plan.models
+        }
+
+    def judged(v: Values) -> Values:
+        return FUNCTIONS[Entry.EVALUATE](v | {"/matrix": v["/joint"][:, :-1], "/bias": v["/joint"][:, -1]})
+
+    def port(name: str) -> Port:
+        return Port(f"{name}/joint", Kind.MODEL, name, joint, "joint")
+
+    plain, data = toy(), examples(test=7)
+    graphs = {
+        **GRAPHS,
+        Entry.MODELS: Graph(GRAPHS[Entry.MODELS].inputs, tuple(port(name) for name in plain.plan.models)),
+        Entry.EVALUATE: Graph((port(""), *BATCH_PORTS), GRAPHS[Entry.EVALUATE].outputs),
+    }
+    plan = msgspec.structs.replace(plan_of(graphs=graphs), served={"joint": joint})
+    interpreter = Interpreter(plan, MODEL, ToyRunner(plan, {**FUNCTIONS, Entry.MODELS: models, Entry.EVALUATE: judged}))
+    found, wanted = evaluate(interpreter, START, data, 3), evaluate(plain, START, data, 3)
+    assert found.metrics == wanted.metrics
+    assert set(found.personal) == {"joint"}
+    np.testing.assert_array_equal(found.personal["joint"][:, :-1], wanted.personal["matrix"])
+    other = msgspec.structs.replace(plan, served={"joint": joint, "shares": TensorSpec((2,))})
+    with pytest.raises(GraphFailed, match="no 'shares' of 'personal'"):
+        evaluate(Interpreter(other, MODEL, interpreter._runner), START, data, 0)
 
 
 def test_a_device_without_test_data_still_has_a_model() -> None:

@@ -44,11 +44,12 @@ def assert_same(found: Tree, expected: Values) -> None:
 @pytest.mark.parametrize("steps", [0, 1, 5])
 def test_a_round_is_what_the_algorithms_page_says(steps: int) -> None:
     data = examples()
-    by_hand = ByHand.opened(W, MODEL, data.count, {"lr": 0.2})
+    by_hand = ByHand.opened(W, MODEL, data.count, {"lr": 0.2}, steps)
     by_hand.batches(data, steps, START.seed)
     by_hand.state |= FUNCTIONS[Entry.FINISH](by_hand.state)
     result = toy().train(START, data, steps)
     assert result.steps == steps
+    assert result.metrics.get("share", 0) == (steps > 0)
     assert set(result.upload) == {"delta", "spread"}
     assert set(result.keep) == {"v", "u", "alpha", "count"}
     for name, tree in {**result.upload, **result.keep}.items():
@@ -95,7 +96,7 @@ def test_metrics_are_means_over_the_steps() -> None:
 
     result = toy({Entry.STEP: step}).train(START, examples(), 4)
     assert len(losses) == 4
-    assert result.metrics == {"loss": pytest.approx(sum(losses) / 4, rel=1e-12)}
+    assert result.metrics == {"loss": pytest.approx(sum(losses) / 4, rel=1e-12), "share": 1.0}
     assert toy().train(START, examples(), 0).metrics == {}
 
 
@@ -110,6 +111,83 @@ def test_on_step_is_told_of_each_step_and_may_stop() -> None:
     with pytest.raises(Stopped, match="enough"):
         toy().train(START, examples(), 5, until_two)
     assert seen == [1, 2]
+
+
+def test_a_slow_devices_part_is_a_round_of_as_many_steps() -> None:
+    """But that the graphs know how many were planned; the minibatches are the same."""
+    data = examples()
+    by_hand = ByHand.opened(W, MODEL, data.count, {"lr": 0.2}, planned=9)
+    by_hand.batches(data, 4, START.seed)
+    by_hand.state |= FUNCTIONS[Entry.FINISH](by_hand.state)
+    asked: list[None] = []
+    told: list[int] = []
+
+    def enough() -> bool:
+        asked.append(None)
+        return len(asked) == 4
+
+    result = toy().train(START, data, 9, told.append, enough)
+    assert (result.steps, len(asked), told) == (4, 4, [1, 2, 3, 4])
+    assert result.metrics["share"] == pytest.approx(4 / 9)
+    for name, tree in {**result.upload, **result.keep}.items():
+        assert_same(tree, by_hand.slot(name))
+    whole = toy().train(START, data, 4)
+    assert_same(whole.upload["delta"], dict(result.upload["delta"]))  # nothing in it depends on what was planned
+    assert whole.keep["count"].value != result.keep["count"].value
+
+
+def test_at_least_one_step_is_taken_however_slow() -> None:
+    result = toy().train(START, examples(), 5, enough=lambda: True)
+    assert result.steps == 1
+    assert result.metrics.keys() == {"loss", "share"}
+    assert toy().train(START, examples(), 0, enough=lambda: True).steps == 0
+
+
+def _telling(entry: Entry, value: float) -> tuple[dict[Entry, Graph], Functions]:
+    """The toy with a number told by this graph, and none by ``step``."""
+    graphs = _with(entry, outputs=metric_ports(entry))
+    graphs[Entry.STEP] = Graph(graphs[Entry.STEP].inputs, slot_ports("x", "v", "alpha", "count"))
+    told = np.asarray(value, np.float32)
+    return graphs, {entry: lambda v: FUNCTIONS[entry](v) | {f"metric:{entry}": told}}
+
+
+def test_what_is_told_is_the_steps_or_the_inner_ones_or_that_of_prepare() -> None:
+    inner, prepare = _telling(Entry.INNER, 3.0), _telling(Entry.PREPARE, 5.0)
+    both = ({**inner[0], Entry.PREPARE: prepare[0][Entry.PREPARE]}, {**inner[1], **prepare[1]})
+    for (graphs, functions), told in ((inner, {"inner": 3.0}), (prepare, {"prepare": 5.0}), (both, {"inner": 3.0})):
+        plan = plan_of(graphs=graphs)
+        runner = ToyRunner(plan, {**FUNCTIONS, **functions})
+        assert Interpreter(plan, MODEL, runner).train(START, examples(), 3).metrics == {**told, "share": 1.0}
+    plan = plan_of(graphs={**both[0], Entry.STEP: GRAPHS[Entry.STEP]})
+    metrics = Interpreter(plan, MODEL, ToyRunner(plan, {**FUNCTIONS, **both[1]})).train(START, examples(), 3).metrics
+    assert metrics == toy().train(START, examples(), 3).metrics
+
+
+def test_the_inner_loss_is_that_of_the_last_inner_step() -> None:
+    calls: list[float] = []
+
+    def inner(v: Values) -> Values:
+        calls.append(len(calls))
+        return FUNCTIONS[Entry.INNER](v) | {"metric:inner": np.asarray(calls[-1], np.float32)}
+
+    graphs, _ = _telling(Entry.INNER, 0.0)
+    plan = plan_of(graphs=graphs)
+    metrics = Interpreter(plan, MODEL, ToyRunner(plan, {**FUNCTIONS, Entry.INNER: inner})).train(START, examples(), 3)
+    assert len(calls) == 3 * 2
+    assert metrics.metrics["inner"] == (1 + 3 + 5) / 3
+
+
+def test_a_number_to_tell_that_is_not_finite_ends_the_round() -> None:
+    with pytest.raises(GraphFailed, match="slot 'share' is not finite") as caught:
+        toy(_bad("share/", np.nan)).train(START, examples(), 1)
+    assert caught.value.where == "round 3"
+
+
+def test_a_device_without_enough_examples_for_a_minibatch_has_epochs_of_one_step() -> None:
+    for rows, epoch in ((1, 1), (4, 1), (5, 2), (9, 3)):
+        memory = toy().open(START, examples(train=rows), 7)
+        known = {name: float(memory["slot", name, ""]) for name in ("examples", "planned", "epoch", "steps")}
+        assert known == {"examples": rows, "planned": 7, "epoch": epoch, "steps": 0}
 
 
 def _bad(slot: str, value: float) -> Functions:
@@ -229,5 +307,5 @@ def test_further_metrics_are_told_as_well() -> None:
     plan = plan_of(graphs=_with(Entry.STEP, outputs=metric_ports("norm")))
     runner = ToyRunner(plan, {**FUNCTIONS, Entry.STEP: step})
     metrics = Interpreter(plan, MODEL, runner).train(START, examples(), 2).metrics
-    assert set(metrics) == {"loss", "norm"}
+    assert set(metrics) == {"loss", "norm", "share"}
     assert metrics["norm"] == 3.0

@@ -21,6 +21,7 @@ from edgepfl.plan import (
     keep,
     noise,
     resolve,
+    tell,
     tensors_of,
     up,
     work,
@@ -37,6 +38,37 @@ def test_each_shape_takes_its_part_of_the_model() -> None:
     assert tensors_of(Shape.SHARED, SPECS, HEAD) | tensors_of(Shape.PERSONAL, SPECS, HEAD) == SPECS
     assert tensors_of(Shape.SCALAR, SPECS, HEAD) == {"": TensorSpec(())}
     assert tensors_of((4, 5), SPECS, HEAD) == {"": TensorSpec((4, 5))}
+
+
+def test_a_slot_may_name_its_dimensions() -> None:
+    slots = {"table": work(("classes", 3, "width")), "eps": noise("batch"), "norm": tell(), "mu": down((2,), first=0.5)}
+    dims = {"classes": 7, "width": 5, "batch": 4}
+    plan = resolve(slots, SPECS, (), dims=dims)
+    assert {name: slot.tensors[""].shape for name, slot in plan.items()} == {
+        "table": (7, 3, 5),
+        "eps": (4,),
+        "norm": (),
+        "mu": (2,),
+    }
+    assert (plan["norm"].role, plan["mu"].first) == (Role.TELL, 0.5)
+    with pytest.raises(PlanError, match="the model has no dimension 'width'") as caught:
+        resolve(slots, SPECS, (), dims={"classes": 7, "batch": 4})
+    assert caught.value.remedy == "It has batch, classes"
+    with pytest.raises(PlanError, match="no dimension 'classes'") as caught:
+        resolve(slots, SPECS, ())
+    assert caught.value.remedy == "It has none"
+
+
+def test_what_predicts_is_a_model_unless_the_plan_says_otherwise() -> None:
+    batch = BatchPlan(4, (ExampleSpec((2,)),), ExampleSpec(()))
+    plain = Plan("toy", {}, {}, {}, {}, {}, batch, SPECS, ("own",))
+    mixture = msgspec.structs.replace(plain, served={"0.head.bias": TensorSpec((2,)), "pi": TensorSpec((1,))})
+    assert plain.predictor == SPECS
+    assert mixture.predictor.keys() == {"0.head.bias", "pi"}
+    old = msgspec.json.decode(msgspec.json.encode(plain))
+    for new in ("served", "dims", "statistics"):
+        del old[new]  # as plans were before there were these
+    assert msgspec.convert(old, Plan) == plain
 
 
 def test_a_whole_table_resolves() -> None:

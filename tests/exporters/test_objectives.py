@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 from collections.abc import Callable
 
 import pytest
@@ -11,7 +12,18 @@ from torch.nn import functional
 
 from edgepfl.errors import ExportError
 from edgepfl.plan import ExampleSpec
-from exporters.objectives import METRICS, OBJECTIVES, PerExample, accuracy, bce, binary_accuracy, cross_entropy, huber
+from exporters.objectives import (
+    METRICS,
+    OBJECTIVES,
+    PerExample,
+    accuracy,
+    bce,
+    binary_accuracy,
+    cross_entropy,
+    huber,
+    mixed,
+    mse,
+)
 
 SIZE = 5
 Torchs = Callable[..., Tensor]
@@ -145,3 +157,67 @@ def test_the_targets_that_losses_call_for() -> None:
     for name in ("mse", "huber", "bce"):
         assert OBJECTIVES[name].target(outputs) == ExampleSpec((3, 4))
     assert {metric for each in OBJECTIVES.values() for metric in each.metrics} <= METRICS.keys()
+
+
+SHARES = (0.5, 0.3, 0.2)
+
+
+@pytest.mark.parametrize("positions", [(), (4,), (2, 3)])
+def test_a_mixture_of_classifiers_is_the_mean_of_their_probabilities(positions: tuple[int, ...]) -> None:
+    each = [3 * _normal(SIZE, 4, *positions, seed=seed) for seed in range(3)]
+    found = mixed(cross_entropy, each, torch.tensor(SHARES, dtype=torch.float64))
+    wanted = sum(share * logits.softmax(1) for share, logits in zip(SHARES, each, strict=True))
+    torch.testing.assert_close(found.exp(), wanted)
+    torch.testing.assert_close(found.logsumexp(1), torch.zeros(SIZE, *positions, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("labels", [(), (1,), (4,), (2, 3)])
+def test_a_mixture_of_labels_is_the_mean_of_each_ones_probability(labels: tuple[int, ...]) -> None:
+    each = [3 * _normal(SIZE, *labels, seed=seed) for seed in range(3)]
+    found = mixed(bce, each, torch.tensor(SHARES, dtype=torch.float64))
+    wanted = sum(share * logits.sigmoid() for share, logits in zip(SHARES, each, strict=True))
+    torch.testing.assert_close(found.sigmoid(), wanted)
+    assert found.shape == (SIZE, *labels)
+
+
+def test_a_mixture_of_numbers_is_their_mean() -> None:
+    each = [_normal(SIZE, 2, seed=seed) for seed in range(3)]
+    wanted = sum(share * outputs for share, outputs in zip(SHARES, each, strict=True))
+    for loss in (mse, huber, functional.l1_loss):  # torch's stands for a user's own
+        torch.testing.assert_close(mixed(loss, each, torch.tensor(SHARES, dtype=torch.float64)), wanted)
+    assert mixed(mse, each[:1], torch.ones(1)).dtype is torch.float64
+
+
+def _precise(each: list[list[float]], shares: list[float]) -> list[float]:
+    """``log sum_m share_m softmax(logits_m)`` of one row each, with fractions of any size."""
+    with decimal.localcontext(prec=60, Emin=-decimal.MAX_EMAX, Emax=decimal.MAX_EMAX):
+        total = [decimal.Decimal(0)] * len(each[0])
+        for share, row in zip(shares, each, strict=True):
+            powers = [decimal.Decimal(value).exp() for value in row]
+            for place, power in enumerate(powers):
+                total[place] += decimal.Decimal(share) * power / sum(powers)
+        return [float(value.ln()) for value in total]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shares", [[0.5, 0.5], [1.0, 0.0], [0.0, 1.0], [0.75, 0.25], [2.0**-100, 1.0]])
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        ([0.0, 0.0], [200.0, -200.0]),
+        ([1000.0, -1000.0], [-1000.0, 1000.0]),
+        ([1e4, 0.0], [1e4, 0.0]),
+        ([88.8, -88.8], [1e-8, 0.0]),
+        ([-300.0, 300.0], [-100.0, 100.0]),
+    ],
+)
+def test_mixtures_of_extreme_logits_are_finite_and_right(
+    one: list[float], two: list[float], shares: list[float], dtype: torch.dtype
+) -> None:
+    """Of a model without a share, however sure it is, nothing is left, and of one with a share everything."""
+    each, weights = [torch.tensor([row], dtype=dtype) for row in (one, two)], torch.tensor(shares, dtype=dtype)
+    wanted = torch.tensor([_precise([each[0][0].tolist(), each[1][0].tolist()], shares)], dtype=dtype)
+    found = mixed(cross_entropy, each, weights)
+    torch.testing.assert_close(found, wanted)
+    logits = [(row[:, 1] - row[:, 0]) for row in each]  # the same as the logit of the second class
+    torch.testing.assert_close(mixed(bce, logits, weights), wanted[:, 1] - wanted[:, 0])
