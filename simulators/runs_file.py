@@ -1,0 +1,84 @@
+"""The runs of a comparison as a file, which one that was cut off goes on from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from edgepfl.errors import ConfigError
+from simulators.report import Summary
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What one run came to.
+
+    Attributes:
+        algorithm: its name, or that of a baseline.
+        seed: of the run.
+        methods: each of its models' accuracies, by the row of the table that they belong to.
+        failure: why the run failed; then there are no methods.
+    """
+
+    algorithm: str
+    seed: int
+    methods: dict[str, Summary]
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What all runs of a file have in common: they are compared, so nothing else may differ."""
+
+    data: str
+    devices: int
+    rounds: int
+    steps: int
+    settings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Runs:
+    """All runs so far."""
+
+    setup: Setup
+    runs: tuple[Ran, ...] = ()
+
+    def of(self, algorithm: str, seed: int) -> Ran | None:
+        """A run that was made and did not fail."""
+        return next((r for r in self.runs if (r.algorithm, r.seed) == (algorithm, seed) and not r.failure), None)
+
+    def having(self, run: Ran) -> Runs:
+        """With one more, in place of an earlier one of the same algorithm and seed."""
+        others = tuple(each for each in self.runs if (each.algorithm, each.seed) != (run.algorithm, run.seed))
+        return Runs(self.setup, (*others, run))
+
+
+def read(file: Path | None, setup: Setup) -> Runs:
+    """The runs in a file; none where there is no file.
+
+    Raises:
+        ConfigError: the file holds something else, or runs of another setup.
+    """
+    if file is None or not file.exists():
+        return Runs(setup)
+    try:
+        found = msgspec.json.decode(file.read_bytes(), type=Runs)
+    except (OSError, msgspec.DecodeError) as error:
+        raise ConfigError(f"it holds no runs ({error})", where=str(file), remedy="Name another file") from error
+    if found.setup != setup:
+        raise ConfigError(
+            f"its runs are of {found.setup}, and these of {setup}", where=str(file), remedy="Name another file"
+        )
+    return found
+
+
+def write(runs: Runs, file: Path | None) -> None:
+    """Write the file anew, as a whole or not at all."""
+    if file is None:
+        return
+    fresh = file.with_name(f".{file.name}.new")
+    fresh.write_bytes(msgspec.json.format(msgspec.json.encode(runs), indent=1) + b"\n")
+    fresh.replace(file)
