@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Self
 
 import numpy as np
-from _exported import BATCH, DEVICES, INPUTS, Exported
+from _exported import BATCH, DEVICES, INPUTS, RUNTIMES, Exported, exported
+from _runner_library import library_folder
 from numpy.typing import NDArray
 
 from coordinator import updater
+from device_agent.config import RuntimeSettings
 from device_agent.runners import Runner
+from device_agent.runners.choice import Choice, choose
 from device_agent.runners.onnx import OnnxRunner
 from edgepfl.plan import Entry, Kind
 from edgepfl.tree import Tree, Trees
@@ -74,6 +78,25 @@ class Federation(InProcess):
         return self.trajectory() | self.judgement()
 
 
+def shipped(name: str, runtime: str) -> Exported:
+    """An algorithm with graphs for this runtime, and for all before it in :data:`RUNTIMES`."""
+    return exported(name, runtimes=RUNTIMES[: RUNTIMES.index(runtime) + 1])
+
+
+@cache
+def choice(runtime: str) -> Choice:
+    """What an agent takes for this runtime."""
+    if runtime == "onnx":
+        return choose(RuntimeSettings())
+    return choose(RuntimeSettings(kind="executorch", library=str(library_folder())))
+
+
+@cache
+def runner(name: str, runtime: str) -> Runner:
+    """Runs an algorithm's graphs; made once, since ExecuTorch's are each tried in another process first."""
+    return choice(runtime).runner(shipped(name, runtime).bundle)
+
+
 def eager(exported: Exported) -> EagerRunner:
     """The reference: torch's own operators and gradients."""
     return EagerRunner(exported.algorithm, exported.model)
@@ -105,3 +128,9 @@ def assert_near(found: Values, expected: Values, *, tolerance: float) -> None:
 def differ(found: Values, expected: Values) -> set[str]:
     """The names of the values that are not the same."""
     return {name for name in found if not np.array_equal(found[name], expected[name])}
+
+
+def assert_apart(found: Values, expected: Values) -> None:
+    """Some value differs by more than rounding explains."""
+    assert found.keys() == expected.keys()
+    assert any(np.abs(array - expected[name]).max(initial=0) > 1e-3 for name, array in found.items())

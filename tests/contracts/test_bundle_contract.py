@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from _exported import EVERY, exported
+from _exported import EVERY, RUNTIMES, exported
+from _federation import runner, shipped
 
-from device_agent.runners.onnx import OnnxRunner
 from edgepfl.bundle import golden_vectors, pack, unpack
 from edgepfl.plan import Entry, Kind
 from edgepfl.tree import Tree
@@ -25,9 +25,9 @@ def test_the_models_of_the_plan_are_the_predictor_and_the_others(name: str) -> N
     others = subject.algorithm.others(slots)
     assert plan.models == ("personal", *others)
     for model in (subject.algorithm.predictor(slots), *others.values()):
-        assert model.keys() == plan.model.keys()
+        assert model.keys() == plan.predictor.keys()
     given = [(port.group, port.tensor) for port in plan.graphs[Entry.MODELS].outputs if port.kind is Kind.MODEL]
-    assert sorted(given) == sorted((model, tensor) for model in plan.models for tensor in plan.model)
+    assert sorted(given) == sorted((model, tensor) for model in plan.models for tensor in plan.predictor)
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -42,13 +42,13 @@ def test_a_bundle_comes_out_of_its_file_as_it_went_in(name: str) -> None:
         np.testing.assert_array_equal(bundle.model[tensor], initial.numpy(), strict=True)
 
 
+@pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("name", EVERY)
-def test_the_golden_vectors_replay_on_onnx_runtime(name: str) -> None:
-    bundle = unpack(exported(name).data)
-    runner = OnnxRunner(bundle)
+def test_the_golden_vectors_replay_in_every_runtime(name: str, runtime: str) -> None:
+    bundle = unpack(shipped(name, runtime).data)
     for entry, graph in bundle.plan.graphs.items():
         given, expected, _ = golden_vectors(graph, bundle.golden[entry], where=entry)
-        found = runner.run(entry, dict(given))
+        found = runner(name, runtime).run(entry, dict(given))
         assert found.keys() == expected.keys()
         for port, wanted in expected.items():
             allowed = TOLERANCE * float(np.abs(wanted).max()) + FLOOR

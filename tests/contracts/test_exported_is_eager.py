@@ -1,35 +1,94 @@
-"""The exported graphs in the real runtime against the same algorithm run eagerly by torch."""
+"""The exported graphs in the real runtimes against the same algorithm run eagerly by torch."""
 
 from __future__ import annotations
 
 import dataclasses
 
 import msgspec
+import numpy as np
 import pytest
-from _exported import DEVICES, EVERY, Exported, exported
-from _federation import Federation, assert_near, differ, eager
+from _exported import DEVICES, EVERY, RUNTIMES, VARIANTS, Exported, Options, exported, label
+from _federation import COHORTS, Federation, assert_near, differ, eager, runner, shipped
 
 from coordinator import updater
-from edgepfl.algorithms import Algorithm, hyperparameters, load
+from edgepfl import algorithms
+from edgepfl.algorithms import Algorithm, hyperparameters
 from edgepfl.bundle import Bundle
 from edgepfl.errors import ConfigError, PlanError
-from edgepfl.plan import Role
+from edgepfl.plan import Kind, Role
 from exporters.binding import Binding
 from exporters.eager import EagerRunner
 from exporters.entries import Values as Tensors
 from exporters.entries import entry_functions
 from simulators.federation import Values
 
-SCALARS = [
-    (name, scalar) for name in EVERY for scalar, role in hyperparameters(load(name)).items() if role == "runtime"
-]
+TOLERANCE = 1e-4
+
+VALUES = {"clip": 0.05, "personal_steps": 2.0}
+"""Values of hyperparameters for which half the usual one will not do."""
 
 
+def scalars() -> list[tuple[str, str]]:
+    """Each algorithm's runtime hyperparameters, but for those that the server draws anew for each round."""
+    found = []
+    for name in EVERY:
+        usual = algorithms.build(name, {})
+        drawn = usual.round_hyper(1, np.random.default_rng(0))
+        roles = hyperparameters(type(usual))
+        found += [(name, scalar) for scalar, role in roles.items() if role == "runtime" and scalar not in drawn]
+    return found
+
+
+def near(found: Federation, expected: Federation) -> None:
+    """Every tensor and metric of the training, and of an evaluation after it."""
+    assert_near(found.trajectory(), expected.trajectory(), tolerance=TOLERANCE)
+    assert_near(found.judgement(), expected.judgement(), tolerance=TOLERANCE)
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("name", EVERY[::-1])  # other files start at the other end: processes share the exports
+def test_three_rounds_and_their_evaluation_are_those_of_eager_torch(name: str, runtime: str) -> None:
+    subject = shipped(name, runtime)
+    real = Federation(subject, runner=runner(name, runtime)).run()
+    near(real, Federation(subject, runner=eager(subject)).run())
+    untrained = Federation(subject)
+    assert any(label.startswith("pi-1's accuracy.") for label in real.judgement())
+    assert {f"{device}'s predictions" for device in DEVICES} <= differ(real.judgement(), untrained.judgement())
+    assert subject.bundle.plan == exported(name).bundle.plan
+
+
+@pytest.mark.parametrize(("name", "options"), VARIANTS, ids=map(label, VARIANTS))
+def test_so_they_are_with_every_option_that_shapes_the_graphs(name: str, options: Options) -> None:
+    subject = exported(name, options=options)
+    assert {option: subject.bundle.plan.fixed[option] for option, _ in options} == dict(options)
+    real = Federation(subject).run(COHORTS[:2])
+    near(real, Federation(subject, runner=eager(subject)).run(COHORTS[:2]))
+    usual = Federation(exported(name), subject.settings()).run(COHORTS[:2])
+    found, others = real.everything(), usual.everything()
+    both = {value: found[value] for value in found.keys() & others.keys()}
+    more_models = real.judgement().keys() != usual.judgement().keys()
+    assert more_models or differ(both, others), "the option makes no difference"
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_slot_of_the_plan_was_compared(name: str) -> None:
+    plan = exported(name).bundle.plan
+    compared = Federation(exported(name)).run().trajectory()
+    for slot, each in {**plan.by_role(Role.UP), **plan.by_role(Role.KEEP)}.items():
+        assert {f"round 3, pi-2's {slot}/{tensor}" for tensor in each.tensors} <= compared.keys()
+    assert {f"round 3, pi-2's {slot}" for slot in plan.by_role(Role.TELL)} <= compared.keys()
+    assert any(label.startswith("round 3, server's") for label in compared)
+
+
+@dataclasses.dataclass(frozen=True)
 class FieldBinding(Binding):
-    """The algorithm's own fields, Python numbers, in place of what the graphs are fed."""
+    """The fields of a federation's own algorithm, Python numbers, in place of what the graphs are fed."""
+
+    federations: list[Federation] = dataclasses.field(default_factory=list)
 
     def tuned(self, values: Tensors) -> Algorithm:  # noqa: ARG002  not reading them is the point
-        return self.algorithm
+        (federation,) = self.federations
+        return federation.tuned
 
 
 def of_fields(subject: Exported, settings: updater.Settings) -> Values:
@@ -37,42 +96,33 @@ def of_fields(subject: Exported, settings: updater.Settings) -> Values:
     bundle = subject.bundle
     instance = updater.algorithm_of(bundle.plan, settings)
     binding = FieldBinding(instance, subject.model)
-    runner = EagerRunner(instance, subject.model)
-    runner.functions = entry_functions(binding)
+    eager_runner = EagerRunner(instance, subject.model)
+    eager_runner.functions = entry_functions(binding)
     own = Bundle(msgspec.structs.replace(bundle.plan, hyper=binding.hyper), bundle.model, bundle.graphs, bundle.golden)
-    federation = Federation(dataclasses.replace(subject, bundle=own), settings, runner=runner)
+    federation = Federation(dataclasses.replace(subject, bundle=own), settings, runner=eager_runner)
+    binding.federations.append(federation)
     federation.hyper = {}
     return federation.run().everything()
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_three_rounds_and_their_evaluation_are_those_of_eager_torch(name: str) -> None:
-    subject = exported(name)
-    real, reference = Federation(subject).run(), Federation(subject, runner=eager(subject)).run()
-    assert_near(real.trajectory(), reference.trajectory(), tolerance=1e-4)
-    assert_near(real.judgement(), reference.judgement(), tolerance=1e-4)
-    untrained = Federation(subject)
-    assert any(label.startswith("pi-1's accuracy.") for label in real.judgement())
-    assert {f"{device}'s predictions" for device in DEVICES} <= differ(real.judgement(), untrained.judgement())
+def that_uses(name: str, scalar: str) -> Exported:
+    """The algorithm, or where its graphs do not read the hyperparameter but an option's do, with the option."""
+    for options in [(), *(options for other, options in VARIANTS if other == name)]:
+        subject = exported(name, options=options)
+        ports = [port for graph in subject.bundle.plan.graphs.values() for port in graph.inputs]
+        if any((port.kind, port.group) == (Kind.HYPER, scalar) for port in ports):
+            return subject
+    return exported(name)  # only the server reads it
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_every_slot_of_the_plan_was_compared(name: str) -> None:
-    subject = exported(name)
-    plan = subject.bundle.plan
-    compared = Federation(subject).run().trajectory()
-    for slot, each in {**plan.by_role(Role.UP), **plan.by_role(Role.KEEP)}.items():
-        assert {f"round 3, pi-2's {slot}/{tensor}" for tensor in each.tensors} <= compared.keys()
-    assert any(label.startswith("round 3, server's") for label in compared)
-
-
-@pytest.mark.parametrize(("name", "scalar"), SCALARS)
+@pytest.mark.parametrize(("name", "scalar"), scalars())
 def test_a_hyperparameter_that_is_fed_acts_as_a_field_of_that_value(name: str, scalar: str) -> None:
-    subject = exported(name)
-    value = subject.bundle.plan.hyper[scalar] * 0.5 + 0.125  # no default is a fixed point of this
-    settings = subject.settings(**{scalar: value})
+    subject = that_uses(name, scalar)
+    usual = subject.settings()
+    value = VALUES.get(scalar, float(usual.get(scalar, subject.bundle.plan.hyper[scalar])) * 0.5 + 0.03)
+    settings = {**usual, scalar: value}
     fed = Federation(subject, settings).run().everything()
-    assert_near(fed, of_fields(subject, settings), tolerance=1e-4)
+    assert_near(fed, of_fields(subject, settings), tolerance=TOLERANCE)
     assert differ(fed, Federation(subject).run().everything()), f"{scalar} makes no difference"
 
 

@@ -7,11 +7,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
+import torch
 from _exported import DEVICES, EVERY, exported
 from _federation import Federation, assert_same_bits
 
-from coordinator.reduction import Reduction, Upload
-from coordinator.updater import next_state
+from coordinator import updater
+from coordinator.reduction import Upload
+from device_agent.interpreter import RoundResult
+from edgepfl.algorithms import Algorithm
 from edgepfl.plan import Reduce, Role, SlotPlan, Weighting
 from edgepfl.seeds import generator
 from edgepfl.tree import Tree, Trees
@@ -39,11 +42,11 @@ def upload(slots: Mapping[str, SlotPlan], device: str) -> Upload:
 def after(name: str, arrivals: Sequence[str], cohort: Sequence[str]) -> Values:
     federation = Federation(exported(name))
     slots = federation.plan.by_role(Role.UP)
-    reduction = Reduction(slots, cohort, federation.algorithm.weighting)
+    reduction = updater.reduction(federation.tuned, federation.plan, cohort)
     for device in arrivals:
         reduction.offer(device, upload(slots, device))
-    got = reduction.close(sorted(arrivals))
-    state: Trees = next_state(federation.algorithm, federation.state, got)
+    got = reduction.close(sorted(arrivals), number=1, fleet={*cohort, "pi-9"}, statistics=federation.plan.statistics)
+    state: Trees = updater.next_state(federation.tuned, federation.state, got)
     reduced = {slot: tree.map(lambda tensor: tensor.numpy()) for slot, tree in {**got.total, **got.stack}.items()}
     return named("next", state) | named("reduced", reduced)
 
@@ -59,30 +62,38 @@ def test_every_order_of_four_uploads_gives_the_same_bits(name: str) -> None:
 @pytest.mark.parametrize("name", EVERY)
 def test_so_it_does_when_one_of_the_cohort_never_reports(name: str) -> None:
     cohort = [*COUNTS, "pi-0", "pi-22"]
-    expected = after(name, sorted(COUNTS), sorted(COUNTS))
+    expected = after(name, sorted(COUNTS), cohort)
     for arrivals in itertools.permutations(COUNTS):
         assert_same_bits(after(name, arrivals, cohort), expected)
+    assert expected.keys() >= after(name, sorted(COUNTS), sorted(COUNTS)).keys()
 
 
 @pytest.mark.parametrize("name", EVERY)
 def test_means_are_weighted_as_the_algorithm_says_and_sums_are_not(name: str) -> None:
     federation = Federation(exported(name))
-    slots, uniform = federation.plan.by_role(Role.UP), federation.algorithm.weighting is Weighting.UNIFORM
-    reduction = Reduction(slots, DEVICES, federation.algorithm.weighting)
-    weights = {device: 1.0 if uniform else examples.count for device, examples in DEVICES.items()}
-    uploads = {device: federation.train(device).upload for device in DEVICES}
-    for device, trees in uploads.items():
-        reduction.offer(device, Upload(DEVICES[device].count, 5, lambda trees=trees: trees))  # type: ignore[misc]  # the default binds it now
+    algorithm, slots = federation.tuned, federation.plan.by_role(Role.UP)
+    reduction = updater.reduction(algorithm, federation.plan, DEVICES)
+    results = {device: federation.train(device) for device in DEVICES}
+    for device, result in results.items():
+        reduction.offer(device, Upload(DEVICES[device].count, result.steps, lambda trees=result.upload: trees))  # type: ignore[misc]  # the default binds it now
     got = reduction.close(sorted(DEVICES))
-    assert got.total.keys() | got.stack.keys() == slots.keys()
+    uploads = {device: with_rebuilt(algorithm, result) for device, result in results.items()}
+    reduce = {slot: each.reduce for slot, each in slots.items()} | dict(algorithm.rebuilt)
+    assert got.total.keys() | got.stack.keys() == reduce.keys()
     for slot, tree in got.total.items():
-        mean = slots[slot].reduce is Reduce.MEAN
+        weighted = reduce[slot] is Reduce.MEAN and algorithm.weighting is Weighting.EXAMPLES
+        weights = {device: examples.count if weighted else 1 for device, examples in DEVICES.items()}
+        whole = sum(weights.values()) if reduce[slot] is Reduce.MEAN else 1
         for tensor, found in tree.items():
-            terms = [
-                (weights[device] if mean else 1.0) * np.float64(uploads[device][slot][tensor]) for device in DEVICES
-            ]
-            expected = sum(terms) / (sum(weights.values()) if mean else 1.0)
+            expected = sum(weights[device] * uploads[device][slot][tensor] for device in DEVICES) / whole
             np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6, atol=1e-9)
+
+
+def with_rebuilt(algorithm: Algorithm, result: RoundResult) -> Trees:
+    """A device's upload and what the server computes of it, in double precision."""
+    sent = {slot: tree.map(lambda array: torch.from_numpy(array).double()) for slot, tree in result.upload.items()}
+    both = {**sent, **algorithm.rebuild(sent, result.steps)}
+    return {slot: tree.map(lambda tensor: tensor.numpy()) for slot, tree in both.items()}
 
 
 def test_the_uploads_would_show_another_order() -> None:
