@@ -56,7 +56,8 @@ _COLUMNS = f"""\
 | delegated | of them, those that XNNPACK runs; the others run on ExecuTorch's own kernels |
 | error | the greatest difference from eager torch over the three rounds, relative to the greatest element of the \
 tensor or metric that it is in (at least 0.01); at most {TOLERANCE:g}; see below |
-| one call | the greatest error of a graph that was given torch's own inputs, over all calls of such rounds on which torch's two precisions agree |
+| one call | the greatest error of a graph that was given torch's own inputs, over all \
+calls of such rounds on which torch's two precisions agree |
 | us | microseconds of processor time of one step on one thread |
 | eager us | the same of plain torch (module, loss, backward, SGD), measured in turns with the runtime |
 """
