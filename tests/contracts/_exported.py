@@ -119,10 +119,11 @@ def _variants() -> Iterator[tuple[str, Options]]:
         usual = algorithms.build(name, {})
         for option, role in hyperparameters(type(usual)).items():
             if role == "fixed" and (option != "inner_steps" or has(type(usual), Entry.INNER)):
-                yield from ((name, ((option, value),)) for value in _others(getattr(usual, option)))
+                yield from ((name, ((option, value),)) for value in others(getattr(usual, option)))
 
 
-def _others(usual: object) -> list[Setting]:
+def others(usual: object) -> list[Setting]:
+    """Every other value of an enumeration or a truth value; one of a whole number."""
     match usual:
         case StrEnum():
             return [str(value) for value in type(usual) if value is not usual]
@@ -131,7 +132,7 @@ def _others(usual: object) -> list[Setting]:
         case int():
             return [usual - 1 if usual > 1 else usual + 1]
         case _:
-            raise TypeError(f"{usual!r} is of no type that shapes graphs")
+            raise TypeError(f"{usual!r} is no choice and no whole number")
 
 
 VARIANTS = tuple(_variants())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Self
 
@@ -17,7 +17,7 @@ from device_agent.runners import Runner
 from device_agent.runners.choice import Choice, choose
 from device_agent.runners.onnx import OnnxRunner
 from edgepfl.plan import Entry, Kind
-from edgepfl.tree import Tree, Trees
+from edgepfl.tree import Tree
 from exporters.eager import EagerRunner
 from simulators.federation import InProcess, Setting, Values, named
 
@@ -33,7 +33,6 @@ class Federation(InProcess):
         settings: the run's hyperparameters.
         runner: of the graphs; ONNX Runtime unless given.
         seed: of the run.
-        carry: what becomes of trees between two rounds; nothing unless given.
     """
 
     def __init__(
@@ -43,11 +42,10 @@ class Federation(InProcess):
         *,
         runner: Runner | None = None,
         seed: int = 7,
-        carry: Callable[[Trees], Trees] = lambda trees: trees,
     ) -> None:
         hyper = exported.settings() if settings is None else settings
         setting = Setting(hyper, STEPS, TUNE_STEPS, seed)
-        super().__init__(exported.bundle, runner or OnnxRunner(exported.bundle), DEVICES, setting, carry=carry)
+        super().__init__(exported.bundle, runner or OnnxRunner(exported.bundle), DEVICES, setting)
 
     def run(self, cohorts: Sequence[Sequence[str]] = COHORTS) -> Self:
         """A round for each cohort."""

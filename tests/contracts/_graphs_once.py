@@ -16,7 +16,7 @@ from exporters.model import Model
 
 @contextmanager
 def graphs_exported_once() -> Iterator[None]:
-    """While bytes of a graph that has been exported before are remembered.
+    """In here, a graph that was exported before is the same bytes again, without another export.
 
     Four in ten of the algorithms' graphs are another algorithm's too: nearly all evaluate and predict alike.  Every
     bundle is still traced, and each of its graphs checked against its own eager function.

@@ -238,13 +238,14 @@ def test_fpfc_without_a_penalty_is_local_gradient_descent() -> None:
         assert_apart(named(device, fused.kept[device]), named(device, {"omega": model}))
 
 
-def test_pfedmac_that_does_not_correlate_leaves_the_global_model_alone_and_is_pfedme_without_its_pull() -> None:
+def test_pfedmac_that_does_not_correlate_leaves_the_global_model_alone() -> None:
+    """Its personal models are then those of pFedMe without a pull, within rounding: the graphs' operators differ."""
     rates = {"lr": 0.05, "inner_lr": 0.1}
     pfedmac, pfedme = run("pfedmac", {"mu": 0.0, **rates}), run("pfedme", {"lam": 0.0, **rates})
     first = Federation(exported("pfedmac"))
     assert_equal(named("server's", pfedmac.state), named("server's", first.state))
     theirs = {"w": "w", "delta": "delta", "theta": "theta"}
-    assert_equal(changes(pfedmac, **theirs), changes(pfedme, **theirs))
+    assert_near(changes(pfedmac, **theirs), changes(pfedme, **theirs), tolerance=1e-6)
     for device in DEVICES:
         assert_apart(named(device, pfedmac.kept[device]), named(device, {"theta": first.model}))
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from coordinator import updater
-from coordinator.reduction import Reduction, Upload
+from coordinator.reduction import Upload
 from device_agent import memory
 from device_agent.data import Batch, Examples, minibatches
 from device_agent.evaluate import evaluate
@@ -76,13 +76,14 @@ class Fleet:
         return Start(down, self.kept.get(device), self.hyper, derive(7, "round", number), number)
 
     def round(self, number: int, devices: Sequence[str]) -> RoundResult:
-        reduction = Reduction(self.plan.by_role(Role.UP), devices, self.algorithm.weighting)
+        reduction = updater.reduction(self.algorithm, self.plan, devices)
         for device in devices:
             result = self.interpreter.train(self.start(device, number), self.data, STEPS)
             self.kept[device] = result.keep
             upload = Upload(self.data.count, result.steps, lambda upload=result.upload: upload)  # type: ignore[misc]  # the default binds it now
             reduction.offer(device, upload)
-        self.state = updater.next_state(self.algorithm, self.state, reduction.close(devices))
+        got = reduction.close(devices, number=number, statistics=self.plan.statistics)
+        self.state = updater.next_state(self.algorithm, self.state, got)
         return result
 
 

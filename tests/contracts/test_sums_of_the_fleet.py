@@ -9,7 +9,7 @@ from functools import reduce
 
 import numpy as np
 import pytest
-from _exported import DEVICES, Options, exported
+from _exported import DEVICES, Options, exported, label
 from _federation import COHORTS, Federation, assert_near
 
 from edgepfl.tree import Tree
@@ -48,7 +48,9 @@ def assert_is(found: Tree, expected: Tree) -> None:
     assert all(np.abs(array).max() > 1e-3 for array in expected.values())
 
 
-@pytest.mark.parametrize(("name", "options", "slot", "own"), SUMS)
+@pytest.mark.parametrize(
+    ("name", "options", "slot", "own"), SUMS, ids=[f"{label(each[:2])}-{each[2]}" for each in SUMS]
+)
 def test_a_sum_is_that_of_what_devices_keep(name: str, options: Options, slot: str, own: str) -> None:
     federation = with_losses(name, options)
     assert_is(federation.state[slot], total([kept[own] for kept in federation.kept.values()]))
