@@ -47,7 +47,7 @@ def test_the_command_tells_people_and_programs(file: Path, capsys: pytest.Captur
     assert main([str(file), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["slots"]["w"] == {"role": "down", "bytes": 4 * 47}
-    assert len(found["graphs"]) == 2 * len(Entry) - 2
+    assert len(found["graphs"]) == 2 * (len(Entry) - 2)  # neither prepare nor inner
 
 
 def test_what_is_no_graph_is_told_by_its_place(made: Bundle) -> None:
