@@ -125,7 +125,7 @@ def test_where_torch_itself_parts_each_call_counts() -> None:
     assert not dataclasses.replace(chaotic, parted=1e-5).right
     assert not dataclasses.replace(chaotic, call=1e-3).right
     page = zoo_page.page(Record((chaotic,)))
-    assert "torch's own: 1.0e-02" in page
+    assert "1.0e-01 (torch's own 1.0e-02)" in page
     assert "WRONG" not in page
 
 
