@@ -35,7 +35,7 @@ def summary(accuracies: Iterable[float]) -> Summary:
     """Mean, worst decile and best of the devices' accuracies.
 
     >>> summary([0.5, 0.75, 1.0])
-    Summary(mean=0.75, worst_decile=0.5, best=1.0)
+    Summary(mean=0.75, worst_decile=0.5, best=1.0, before=None)
 
     Raises:
         DataError: there is no device, or an accuracy is not a number.
