@@ -10,34 +10,34 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import TypeVar
 
 import msgspec
 
-from coordinator import events, rounds, tasks, updater
+from coordinator import events, participation, rounds, tasks, updater
 from coordinator.checkpoint import Saved
 from coordinator.cohort import choose
 from coordinator.desk import Desk
 from coordinator.events import Event
-from coordinator.journal import Checkpoint, Result, RoundCost, RunRow, Status
+from coordinator.journal import Checkpoint, RoundCost, RunRow, Status
 from coordinator.offers import Offers
 from coordinator.reduction import Upload
+from coordinator.reports import bare, result_of, verdict, wording
 from coordinator.rounds import Phase, Policy, Round, State
 from coordinator.screen import check_report, screen
-from edgepfl.algorithms import Algorithm, Participation
+from edgepfl.algorithms import Algorithm
 from edgepfl.bundle import unpack
-from edgepfl.errors import CodecError, ConfigError, EdgepflError, StoreError
-from edgepfl.topics import ToAll, ToDevice
+from edgepfl.errors import CodecError, EdgepflError, StoreError
+from edgepfl.topics import Address, ToAll, ToDevice
 from edgepfl.tree import Trees
-from edgepfl.wire import BlobRef, Cancel, Commit, Report, Task
+from edgepfl.wire import Cancel, Commit, Report, Task
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 COMPACT_AFTER = 1000  # journalled events
-_WHY_LENGTH = 300  # characters of a reason that came from a device
 
 
 class ActiveRun:
@@ -63,7 +63,7 @@ class ActiveRun:
         self._algorithm = updater.algorithm_of(self._plan, row.config.hyper)
         self._accepted = desk.journal.accepted(row.id)
         self._saved = desk.vault.load(self._algorithm, checkpoint)
-        self._check_participation()
+        participation.check(self._algorithm, row.config)
         updater.check_decay(self._algorithm, self._plan, row.config.rounds, row.config.decay)
         self._round: Round
         self._begin(Round(0, 0, self._policy()))
@@ -122,8 +122,8 @@ class ActiveRun:
     def failed(self, device: str, round_: int, attempt: int, why: str) -> None:
         """A device cannot do its task, or its upload cannot be used."""
         if self._is_open(round_, attempt):
-            log.warning("%s: %s failed in round %d: %s", self.row.id, device, round_, _wording(why))
-            self.feed(events.Failed(device, _wording(why), self._desk.clock()))
+            log.warning("%s: %s failed in round %d: %s", self.row.id, device, round_, wording(why))
+            self.feed(events.Failed(device, wording(why), self._desk.clock()))
 
     def expects(self, report: Report) -> bool:
         """Whether a report is of the open attempt, from a member that has not reported yet."""
@@ -190,13 +190,15 @@ class ActiveRun:
             case events.Choose(devices, count):
                 chosen = choose(devices, count, self.row.config.seed, self._round.number, self._round.attempt)
                 joined = tuple(device for device in devices if device not in self._accepted)
-                self._warn_of({*devices, *self._accepted} - set(chosen))
+                if not self._is_final:
+                    left_out = {*devices, *self._accepted} - set(chosen)
+                    participation.warn(self._algorithm, self.row.id, self._round.number, left_out)
                 self.feed(events.Chosen(chosen, self._desk.clock(), joined))
             case events.Announce(devices):
                 self._fresh_reduction()
-                self._announce(devices)
+                self._send_task(ToAll(Task.KIND), devices)
             case events.Resend(device):
-                self._tell(device)
+                self._send_task(ToDevice(device, Task.KIND), (device,))
             case events.Fold(device):
                 self._fold(device)
             case events.Release(devices, why):
@@ -217,19 +219,12 @@ class ActiveRun:
             case events.End():
                 self._end(Status.STOPPED, rounds.waiting(self._round))
 
-    def _announce(self, devices: tuple[str, ...]) -> None:
-        """One task for all, or one for each where each gets a download of its own."""
+    def _send_task(self, address: Address, devices: tuple[str, ...]) -> None:
+        """One task for these members, or one for each where each gets a download of its own."""
         if self._offers.broadcast:
-            self._desk.send(ToAll(Task.KIND), self._task(devices))
+            self._desk.send(address, self._task(devices))
         else:
             self._desk.spawn(self._hand_out(devices), f"{self.row.id}: hand out round {self._round.number}")
-
-    def _tell(self, device: str) -> None:
-        """The task, for one member alone."""
-        if self._offers.broadcast:
-            self._desk.send(ToDevice(device, Task.KIND), self._task((device,)))
-        else:
-            self._desk.spawn(self._hand_out((device,)), f"{self.row.id}: hand out to {device}")
 
     async def _hand_out(self, devices: tuple[str, ...]) -> None:
         """Make each member's own download and tell it the task, one after the other: the first need not wait."""
@@ -318,29 +313,6 @@ class ActiveRun:
         config, number = self.row.config, max(number, 1)  # before the first round nothing is open
         return updater.of_round(self._algorithm, self._plan, number=number, seed=config.seed, decay=config.decay)
 
-    def _check_participation(self) -> None:
-        """Refuse a run that could go on without a device where the algorithm needs them all."""
-        config = self.row.config
-        if self._algorithm.participation is Participation.ALL and config.minimum < config.goal:
-            raise ConfigError(
-                f"{self._plan.algorithm} needs every device in every round, and {config.minimum} of {config.goal} do",
-                where="minimum",
-                remedy=f"Set minimum to {config.goal}, and goal to the number of devices",
-            )
-
-    def _warn_of(self, left_out: set[str]) -> None:
-        """Say who is missing in a round in which the algorithm needs them all."""
-        if left_out and self._algorithm.participation is Participation.ALL and not self._is_final:
-            names = ", ".join(sorted(left_out)[:3])
-            log.warning(
-                "%s: %s needs every device in every round, and round %d is without %d: %s",
-                self.row.id,
-                self._plan.algorithm,
-                self._round.number,
-                len(left_out),
-                names,
-            )
-
     def _fold(self, device: str) -> None:
         report = self._desk.journal.report(self.row.id, device)
         if report.upload is None:
@@ -376,7 +348,7 @@ class ActiveRun:
         if why:
             self.failed(report.device, report.round, report.attempt, why)
         else:
-            self.feed(events.Reported(report.device, self._desk.clock()), _bare(report))
+            self.feed(events.Reported(report.device, self._desk.clock()), bare(report))
 
     async def _reduce(self, this: Round, devices: tuple[str, ...]) -> None:
         try:
@@ -386,7 +358,7 @@ class ActiveRun:
         except Exception as error:  # an algorithm's fault must not end the service
             log.exception("%s: round %d cannot be reduced", self.row.id, this.number)
             if self._round is this:
-                self.feed(events.StoreFailed(_wording(f"{type(error).__name__}: {error}"), self._desk.clock()))
+                self.feed(events.StoreFailed(wording(f"{type(error).__name__}: {error}"), self._desk.clock()))
             return
         if self._round is this:  # nobody stopped the run meanwhile
             self._commit(saved, devices)
@@ -413,7 +385,7 @@ class ActiveRun:
 
     def _commit(self, saved: Saved, devices: tuple[str, ...]) -> None:
         reports = self._desk.journal.reports(self.row.id)
-        results = tuple(_result(reports[device]) for device in devices)
+        results = tuple(result_of(reports[device]) for device in devices)
         spent = self._desk.traffic() - self._opened_traffic
         cost = RoundCost(spent.bytes_in, spent.bytes_out, self._desk.clock() - self._opened_at)
         joined = self._round.joined
@@ -460,29 +432,3 @@ class ActiveRun:
 
     async def _work(self, function: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._desk.worker, function, *arguments)
-
-
-def verdict(report: Report, accepted: Mapping[str, int]) -> Commit:
-    """What became of a report of a round that is over, for its device alone."""
-    counts = accepted.get(report.device) == report.round
-    return Commit(report.run, report.round, (report.device,) if counts else ())
-
-
-def _wording(why: str) -> str:
-    """A reason that may come from a device, fit for a log, a terminal and the journal."""
-    plain = "".join(c if c.isprintable() else " " for c in why[: _WHY_LENGTH + 1])
-    return plain if len(plain) <= _WHY_LENGTH else f"{plain[: _WHY_LENGTH - 3]}..."
-
-
-def _bare(report: Report) -> Report:
-    """The report as it is journalled: its upload is in the blob store."""
-    if report.upload is None:
-        return report
-    upload = BlobRef(report.upload.sha256, report.upload.size)
-    return msgspec.structs.replace(report, upload=upload)
-
-
-def _result(report: Report) -> Result:
-    return Result(
-        report.round, report.device, report.examples, report.steps, report.metrics, report.seconds, report.kept
-    )

@@ -16,13 +16,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from coordinator import updater
-from coordinator.active import ActiveRun, verdict
+from coordinator.active import ActiveRun
 from coordinator.admission import runnable
 from coordinator.checkpoint import Vault
 from coordinator.config import RunConfig
 from coordinator.desk import Desk
 from coordinator.devices import Fleet, doubt, farewell, repeats, welcome
 from coordinator.journal import Journal, RunRow, Status
+from coordinator.reports import verdict
 from coordinator.status import RunStatus, Totals, status_of, totals
 from coordinator.uploads import News, Uploads
 from edgepfl import wire

@@ -11,29 +11,30 @@ from exporters.model import Model
 from exporters.representation import gaussian, width_of
 
 
-def fitted(algorithm: Algorithm, model: Model, *, seed: int = 0) -> Model:
+def fitted(algorithm: Algorithm, model: Model, *, own: tuple[str, ...] = (), seed: int = 0) -> Model:
     """The model with what the algorithm asks for and the user did not name: personal parameters, a representation.
 
     Args:
         algorithm: the algorithm.
         model: stays as it is.
+        own: patterns of the personal parameters where neither the model nor the algorithm names any.
         seed: of the parameters of new layers.
 
     Raises:
         ConfigError: the algorithm keeps a part of the model on the device, and none is named.
         ExportError: the model cannot have a representation.
     """
+    wanted = any(slot.shape is Shape.PERSONAL for slot in algorithm.declared().values())
+    if wanted and not model.personal:
+        model = dataclasses.replace(model, personal=algorithm.personal_default or own)
     if algorithm.represented and width_of(model) is None:
         return gaussian(model, seed=seed)
-    parts = {slot.shape for slot in algorithm.declared().values()}
-    if Shape.PERSONAL not in parts or model.personal:
+    if not wanted or model.personal:
         return model
-    if algorithm.represented:
-        return dataclasses.replace(model, personal=("head.*",))
-    if not algorithm.personal_default:
+    if not algorithm.represented:
         raise ConfigError(
             "it keeps a part of the model on the device, and none is named",
             where=type(algorithm).__name__,
             remedy=f"Name it with --personal and patterns; the model has {', '.join(model.specs)}",
         )
-    return dataclasses.replace(model, personal=algorithm.personal_default)
+    return dataclasses.replace(model, personal=("head.*",))

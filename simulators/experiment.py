@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from edgepfl import algorithms
 from edgepfl.algorithms import Algorithm, Setting
 from edgepfl.bundle import Bundle, pack
 from edgepfl.errors import ConfigError
-from edgepfl.plan import Shape
 from exporters import zoo
 from exporters.build import build
 from exporters.fitting import fitted
@@ -60,10 +58,7 @@ class Kill:
 def model_for(data: FleetData, seed: int, *, algorithm: Algorithm | None = None) -> Model:
     """The model that suits a data set, with initial parameters that follow from the seed, as an algorithm needs it."""
     if algorithm is not None:
-        bare = model_for(data, seed)
-        parts = {slot.shape for slot in algorithm.declared().values()}
-        own = Shape.PERSONAL in parts and not algorithm.personal_default
-        return fitted(algorithm, dataclasses.replace(bare, personal=HEAD) if own else bare, seed=seed)
+        return fitted(algorithm, model_for(data, seed), own=HEAD, seed=seed)
     classes = len(data.classes)
     if data.model == "cnn1d":
         channels, length = data.input_shape

@@ -5,7 +5,7 @@ What is missing is bus, storage and time, so what it computes is what a real fed
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -62,7 +62,6 @@ class InProcess:
         runner: of the graphs.
         devices: each device's data.
         setting: how to train.
-        carry: what becomes of trees between two rounds; nothing unless given.
     """
 
     def __init__(
@@ -71,8 +70,6 @@ class InProcess:
         runner: Runner,
         devices: Mapping[str, Examples],
         setting: Setting,
-        *,
-        carry: Callable[[Trees], Trees] = lambda trees: trees,
     ) -> None:
         self.plan, self.model, self.runner = bundle.plan, bundle.model, runner
         self.setting = setting
@@ -82,7 +79,6 @@ class InProcess:
         self.state = updater.first_state(self.algorithm, self.plan, self.model)
         self.kept: dict[str, Trees] = {}
         self.history: list[Moved] = []
-        self._carry = carry
         self._hyper: dict[str, float] | None = None
 
     def round(self, cohort: Sequence[str], steps: int | None = None) -> Moved:
@@ -91,11 +87,11 @@ class InProcess:
         reduction = updater.reduction(tuned, self.plan, cohort)
         results = {device: self.train(device, steps) for device in cohort}
         for device, result in results.items():
-            self.kept[device] = self._carry(result.keep)
+            self.kept[device] = result.keep
             count = self.devices[device].count
             reduction.offer(device, Upload(count, result.steps, lambda upload=result.upload: upload))  # type: ignore[misc]  # the default binds it now
         got = reduction.close(cohort, number=number, fleet=self.devices, statistics=self.plan.statistics)
-        self.state = self._carry(updater.next_state(tuned, self.state, got))
+        self.state = updater.next_state(tuned, self.state, got)
         self.history.append(Moved(results, self.state))
         return self.history[-1]
 

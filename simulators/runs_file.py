@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from edgepfl.errors import ConfigError
+from simulators import kept
 from simulators.report import Summary
 
 
@@ -62,12 +61,9 @@ def read(file: Path | None, setup: Setup) -> Runs:
     Raises:
         ConfigError: the file holds something else, or runs of another setup.
     """
-    if file is None or not file.exists():
+    found = None if file is None else kept.read(file, Runs, "holds no runs")
+    if found is None:
         return Runs(setup)
-    try:
-        found = msgspec.json.decode(file.read_bytes(), type=Runs)
-    except (OSError, msgspec.DecodeError) as error:
-        raise ConfigError(f"it holds no runs ({error})", where=str(file), remedy="Name another file") from error
     if found.setup != setup:
         raise ConfigError(
             f"its runs are of {found.setup}, and these of {setup}", where=str(file), remedy="Name another file"
@@ -77,8 +73,5 @@ def read(file: Path | None, setup: Setup) -> Runs:
 
 def write(runs: Runs, file: Path | None) -> None:
     """Write the file anew, as a whole or not at all."""
-    if file is None:
-        return
-    fresh = file.with_name(f".{file.name}.new")
-    fresh.write_bytes(msgspec.json.format(msgspec.json.encode(runs), indent=1) + b"\n")
-    fresh.replace(file)
+    if file is not None:
+        kept.write(runs, file)

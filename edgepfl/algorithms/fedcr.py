@@ -15,6 +15,7 @@ from typing import Annotated, ClassVar
 import torch
 
 from edgepfl.algorithms._base import SHAPES, Algorithm, Cohort, Minibatch, Predicting, Scalar
+from edgepfl.algorithms._clip import clipped
 from edgepfl.algorithms._extractor import EvalExtractor
 from edgepfl.algorithms._normal import FLOOR, average, divergence, membership, representation
 from edgepfl.errors import ConfigError
@@ -128,7 +129,7 @@ class FedCR(Algorithm):
     def step(self, s: Trees, b: Minibatch) -> Trees:
         x = s["x"]
         gradient = b.value_and_grad(lambda tree: self._objective(tree, s, b), x)[1]
-        return {"x": x - self.lr * self._clipped(gradient), **self._experts(s, b)}
+        return {"x": x - self.lr * clipped(gradient, self.clip), **self._experts(s, b)}
 
     def finish(self, s: Trees) -> Trees:
         x, body, head = s["x"], s["body"], s["head"]
@@ -149,7 +150,7 @@ class FedCR(Algorithm):
         head = x.like(s["head"])
         mean, sigma = representation(b, x)
         gradient = b.value_and_grad(lambda tree: b.mean(self._risk(x | tree, mean, sigma, s, b)), head)[1]
-        return {"x": s["x"] | (head - self.tune_lr * self._clipped(gradient))}
+        return {"x": s["x"] | (head - self.tune_lr * clipped(gradient, self.clip))}
 
     def predictor(self, s: Trees) -> Tree:
         return s["x"] | s["own"] if self.eval_extractor is EvalExtractor.LOCAL else s["x"]
@@ -191,11 +192,6 @@ class FedCR(Algorithm):
         eps = s["eps"].value
         drawn = [mean + self.noise_scale * sigma * eps[i] for i in range(self.draws)]
         return average([b.losses(b.judge_head(tree, z)) for z in drawn])
-
-    def _clipped(self, gradient: Tree) -> Tree:
-        norm = gradient.dot(gradient).sqrt()
-        clipped: Tree = (self.clip / norm.clip(min=1e-12)).clip(max=1) * gradient
-        return clipped
 
     def _experts(self, s: Trees, b: Minibatch) -> Trees:
         """The sums over each class's examples, with this minibatch's if it is of the last epoch."""

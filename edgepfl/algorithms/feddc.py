@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Annotated, ClassVar
 
 from edgepfl.algorithms._base import SHAPES, Algorithm, Cohort, Minibatch, Scalar
+from edgepfl.algorithms._clip import clipped
 from edgepfl.errors import ConfigError
 from edgepfl.plan import Reduce, Slot, Weighting, down, given, keep, up, work
 from edgepfl.tree import Tree, Trees
@@ -97,8 +98,7 @@ class FedDC(Algorithm):
         F = b.grad(x) + self.alpha * (x - w + h)
         if self.grad_correction is not Correction.NONE:
             F = F + (s["c"] - s["c_k"])
-        excess = (F.dot(F).sqrt() / self.clip).clip(min=1)  # exactly 1 below the clip
-        return {"x": x - self.lr * (F / excess)}
+        return {"x": x - self.lr * clipped(F, self.clip)}
 
     def finish(self, s: Trees) -> Trees:
         delta = s["x"] - s["w"]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from edgepfl.algorithms._base import Algorithm, Cohort, Minibatch, Scalar
+from edgepfl.algorithms._clip import clipped
 from edgepfl.errors import ConfigError
 from edgepfl.plan import Reduce, Slot, Weighting, down, keep, up, work
 from edgepfl.tree import Tree, Trees
@@ -71,8 +72,7 @@ class FedDyn(Algorithm):
     def step(self, s: Trees, b: Minibatch) -> Trees:
         w, x, g = s["w"], s["x"], s["g"]
         F = b.grad(x) + self.mu * (x - w) - g
-        excess = (F.dot(F).sqrt() / self.clip).clip(min=1)  # exactly 1 below the clip
-        return {"x": x - self.lr * (F / excess)}
+        return {"x": x - self.lr * clipped(F, self.clip)}
 
     def finish(self, s: Trees) -> Trees:
         delta = s["x"] - s["w"]

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import msgspec
-
-from edgepfl.errors import ConfigError
+from simulators import kept
 from simulators.bench.agreement import TOLERANCE
 
 Runtime = Literal["onnx", "executorch"]
@@ -158,18 +156,9 @@ def read(file: Path) -> Record:
     Raises:
         ConfigError: the file holds something else.
     """
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=Record)
-    except FileNotFoundError:
-        return Record()
-    except (OSError, msgspec.DecodeError) as error:
-        raise ConfigError(
-            f"it is no record of this benchmark ({error})", where=str(file), remedy="Name another file"
-        ) from error
+    return kept.read(file, Record, "is no record of this benchmark") or Record()
 
 
 def write(record: Record, file: Path) -> None:
     """Write the file anew, as a whole or not at all."""
-    fresh = file.with_name(f".{file.name}.new")
-    fresh.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
-    fresh.replace(file)
+    kept.write(record, file)

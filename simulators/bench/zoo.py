@@ -22,7 +22,7 @@ from edgepfl import bundle as bundles
 from edgepfl.algorithms import Algorithm
 from edgepfl.bundle import Bundle
 from edgepfl.errors import GraphMismatch
-from edgepfl.plan import Entry, Shape
+from edgepfl.plan import Entry
 from exporters.build import build
 from exporters.fitting import fitted
 from exporters.inspection import reports
@@ -132,8 +132,7 @@ def _row(case: Case, torch_: _Torch, tell: Tell) -> ZooRow:
 
 def _parts(name: str, algorithm: str, batch: int) -> tuple[Algorithm, Model]:
     built = algorithms.build(algorithm, {})
-    own = any(slot.shape is Shape.PERSONAL for slot in built.declared().values()) and not built.personal_default
-    return built, fitted(built, ZOO[name](batch=batch, personal=("head.*",) if own else ()))
+    return built, fitted(built, ZOO[name](batch=batch), own=("head.*",))
 
 
 class _Torch:
