@@ -45,6 +45,15 @@ Scalar: TypeAlias = Annotated[float, RUNTIME]
 """A hyperparameter that the graphs take as an input: changing it needs no new export."""
 
 
+Across: TypeAlias = Callable[[Tensor], Tensor]
+"""From a sum over the columns that one shard of the server holds to the sum over all columns, any shape."""
+
+
+def whole(partial: Tensor) -> Tensor:
+    """The :data:`Across` of a server that is not sharded."""
+    return partial
+
+
 class Participation(StrEnum):
     """Which devices must take part in a round for a method's theory to hold."""
 
@@ -125,6 +134,8 @@ class Cohort:
         fleet: every device that the run knows, the cohort's among them, in the order of their names.
         statistics: the tensors of the model that are running statistics: they are averaged, and no correction,
             dual variable or regulariser touches them.
+        across: makes sums over columns whole where the server is sharded: each shard holds some of the columns of every
+            tensor that is shaped like a model, and all of every other tensor.
     """
 
     devices: tuple[str, ...]
@@ -135,6 +146,7 @@ class Cohort:
     number: int = 1
     fleet: tuple[str, ...] = ()
     statistics: tuple[str, ...] = ()
+    across: Across = whole
 
 
 @dataclass(frozen=True)

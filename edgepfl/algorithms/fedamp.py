@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from edgepfl.algorithms._base import Algorithm, Cohort, Minibatch, Scalar
+from edgepfl.algorithms._base import Across, Algorithm, Cohort, Minibatch, Scalar, whole
 from edgepfl.algorithms._rows import by_device, columns_of, matrix, row_of, rows_of, shaped
 from edgepfl.errors import ConfigError, RunError
 from edgepfl.plan import MODEL, Reduce, Slot, down, keep, up, work
@@ -98,7 +98,7 @@ class FedAMP(Algorithm):
         first = row_of(state["first"])
         w = Tree(dict.fromkeys(devices, first)) | state["w"] | by_device(got.devices, rows_of(got.stack["trained"]))
         models = matrix(w, len(first), first)
-        xi = self.attention(models[:, ~columns_of(state["first"], got.statistics)])
+        xi = self.attention(models[:, ~columns_of(state["first"], got.statistics)], got.across)
         if (heaviest := float(xi.sum(1).max())) > 1 + ROUNDING:
             raise RunError(
                 f"the others' weights in a device's message come to {heaviest:.3g}, and need to be at most 1",
@@ -107,15 +107,15 @@ class FedAMP(Algorithm):
             )
         return {**state, "w": by_device(devices, models), "xi": Tree.scalar(xi)}
 
-    def attention(self, models: Tensor) -> Tensor:
+    def attention(self, models: Tensor, across: Across = whole) -> Tensor:
         """``xi_ij`` of every two devices, ``(m, m)``; 0 where ``i = j``.
 
         Args:
             models: every device's parameters, ``(m, d)``.
+            across: makes sums over their columns whole.
         """
-        xi = models.new_zeros((len(models), len(models)))
+        squared = models.new_empty((len(models), len(models)))
         for place, model in enumerate(models):
-            squared = ((models - model) ** 2).sum(1)
-            xi[place] = self.alpha * (-squared / self.sigma).exp() / self.sigma
-            xi[place, place] = 0
-        return xi
+            squared[place] = ((models - model) ** 2).sum(1)
+        xi: Tensor = self.alpha * (-across(squared) / self.sigma).exp() / self.sigma
+        return xi.fill_diagonal_(0)

@@ -55,7 +55,7 @@ class MobileNet(nn.Module):
 
     BLOCKS = ((1, 8, 1), (4, 16, 2), (4, 16, 1), (4, 24, 2), (4, 24, 1), (4, 32, 2))  # expansion, channels, stride
 
-    def __init__(self, channels: int = 3, classes: int = 10, norm: Norm = "batch") -> None:
+    def __init__(self, channels: int = 3, classes: int = 10, norm: Norm = "group") -> None:
         super().__init__()
         self.stem = nn.Sequential(conv2d(norm, channels, 16, 3), nn.ReLU6())
         inside, blocks = 16, []
@@ -116,7 +116,7 @@ def mobilenet(
     channels: int = 3,
     size: int = 32,
     classes: int = 10,
-    norm: Norm = "batch",
+    norm: Norm = "group",
     batch: int = 16,
     seed: int = 0,
     personal: tuple[str, ...] = (),

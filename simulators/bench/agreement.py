@@ -31,7 +31,7 @@ DEVICES, ROUNDS, STEPS = 3, 3, 2
 TOLERANCE = 1e-4
 """The greatest error that graphs may have."""
 
-DRAWS = 8
+DRAWS = 40
 """How often other data is tried."""
 
 _LEARNING_RATE = 0.02
