@@ -63,8 +63,6 @@ class ZooRow:
             or metric that it is in.
         speed: of the step; None where it was not measured.
         draws: of data that the comparison took: see :mod:`simulators.bench.agreement`.
-        parted: how far torch's own trajectories in two precisions part.
-        call: the greatest error of one call from torch's own inputs; None where it was not measured.
     """
 
     case: Case
@@ -78,13 +76,11 @@ class ZooRow:
     error: float
     speed: Speed | None = None
     draws: int = 1
-    parted: float = 0.0
-    call: float | None = None
 
     @property
     def right(self) -> bool:
-        """Whether the graphs computed what torch does; by each call where torch's trajectories themselves part."""
-        return self.error <= TOLERANCE or (self.parted > TOLERANCE and self.call is not None and self.call <= TOLERANCE)
+        """Whether the graphs computed what torch does."""
+        return self.error <= TOLERANCE
 
     @property
     def summary(self) -> str:

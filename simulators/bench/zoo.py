@@ -125,8 +125,6 @@ def _row(case: Case, torch_: _Torch, tell: Tell) -> ZooRow:
         error=error.value,
         speed=speed,
         draws=error.draws,
-        parted=error.parted,
-        call=error.call,
     )
 
 
