@@ -11,33 +11,33 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import replace
 from typing import TypeVar
 
 import msgspec
 
-from coordinator import events, participation, rounds, tasks, updater
+from coordinator import events, members, participation, robust, rounds, sums, tasks, updater
+from coordinator.arithmetic import Sitting
 from coordinator.checkpoint import Saved
 from coordinator.cohort import choose
 from coordinator.desk import Desk
 from coordinator.events import Event
+from coordinator.exact import Grid
 from coordinator.journal import Checkpoint, RoundCost, RunRow, Status
-from coordinator.offers import Offers
-from coordinator.reduction import Upload
-from coordinator.reports import bare, result_of, verdict, wording
+from coordinator.reports import bare, verdict, wording
 from coordinator.rounds import Phase, Policy, Round, State
-from coordinator.screen import check_report, screen
+from coordinator.screen import screen
+from coordinator.sums import Form
 from edgepfl.algorithms import Algorithm
 from edgepfl.bundle import unpack
-from edgepfl.errors import CodecError, EdgepflError, StoreError
+from edgepfl.errors import CodecError, ConfigError, EdgepflError, StoreError
 from edgepfl.topics import Address, ToAll, ToDevice
-from edgepfl.tree import Trees
-from edgepfl.wire import Cancel, Commit, Report, Task
+from edgepfl.wire import BlobRef, Cancel, Commit, Report, Task
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 COMPACT_AFTER = 1000  # journalled events
+TOGETHER = 16  # downloads to make at a time, where each device gets its own
 
 
 class ActiveRun:
@@ -62,12 +62,14 @@ class ActiveRun:
         self._runtimes = frozenset(bundle.graphs)
         self._algorithm = updater.algorithm_of(self._plan, row.config.hyper)
         self._accepted = desk.journal.accepted(row.id)
-        self._saved = desk.vault.load(self._algorithm, checkpoint)
-        participation.check(self._algorithm, row.config)
-        updater.check_decay(self._algorithm, self._plan, row.config.rounds, row.config.decay)
+        self._rule = robust.rule_of(row.config.robust)
+        self._server = updater.server_of(self._algorithm, self._plan, row.config.server_optimizer)
+        self._arithmetic = desk.arithmetic(row, self._plan)
+        self._saved = self._arithmetic.restore(self._algorithm, checkpoint)
+        self._check()
         self._round: Round
         self._begin(Round(0, 0, self._policy()))
-        tasks.check_size(self._task(()), row.config.goal)
+        tasks.check_size(self._task((), tasks.blank_download(self._plan)), row.config.goal)
 
     @property
     def round(self) -> Round:
@@ -107,7 +109,7 @@ class ActiveRun:
 
     def hello(self, device: str) -> None:
         """A device said Hello."""
-        usable = self._desk.fleet().can(device, self._runtimes)
+        usable = self._usable(device)
         self.feed((events.Present if usable else events.Absent)(device, self._desk.clock()))
 
     def absent(self, device: str) -> None:
@@ -138,9 +140,14 @@ class ActiveRun:
     def refusal(self, report: Report) -> str:
         """Why the upload of an expected report is not worth fetching; empty if it is."""
         try:
-            config = self.row.config
-            steps = tasks.steps_of(config, self._tuned, self._round.number)
-            check_report(report, self._plan, steps=steps, max_examples=config.max_examples)
+            members.check(
+                report,
+                self._plan,
+                hubs=self._desk.hubs,
+                steps=self._steps,
+                max_examples=self.row.config.max_examples,
+                most_bytes=self._form.most_bytes if report.members else 0,
+            )
         except CodecError as error:
             return str(error)
         return ""
@@ -189,18 +196,19 @@ class ActiveRun:
         match effect:
             case events.Choose(devices, count):
                 chosen = choose(devices, count, self.row.config.seed, self._round.number, self._round.attempt)
-                joined = tuple(device for device in devices if device not in self._accepted)
+                known = members.named(devices, self._desk.fleet())
+                joined = tuple(device for device in known if device not in self._accepted)
                 if not self._is_final:
-                    left_out = {*devices, *self._accepted} - set(chosen)
+                    left_out = {members.owner(device) for device in (*devices, *self._accepted)} - set(chosen)
                     participation.warn(self._algorithm, self.row.id, self._round.number, left_out)
                 self.feed(events.Chosen(chosen, self._desk.clock(), joined))
             case events.Announce(devices):
-                self._fresh_reduction()
+                self._sit()
                 self._send_task(ToAll(Task.KIND), devices)
             case events.Resend(device):
                 self._send_task(ToDevice(device, Task.KIND), (device,))
             case events.Fold(device):
-                self._fold(device)
+                self._arithmetic.fold(device, self._desk.journal.report(self.row.id, device))
             case events.Release(devices, why):
                 cancel = Cancel(self.row.id, self._round.number, self._round.attempt, why)
                 for device in devices:
@@ -221,30 +229,39 @@ class ActiveRun:
 
     def _send_task(self, address: Address, devices: tuple[str, ...]) -> None:
         """One task for these members, or one for each where each gets a download of its own."""
-        if self._offers.broadcast:
-            self._desk.send(address, self._task(devices))
+        if self._saved.download is not None:
+            self._desk.send(address, self._task(devices, self._saved.download))
         else:
             self._desk.spawn(self._hand_out(devices), f"{self.row.id}: hand out round {self._round.number}")
 
     async def _hand_out(self, devices: tuple[str, ...]) -> None:
-        """Make each member's own download and tell it the task, one after the other: the first need not wait."""
-        offers, number, attempt = self._offers, self._round.number, self._round.attempt
-        for device in devices:
-            try:
-                await self._work(offers.to, device)
-            except StoreError:
-                raise
-            except Exception as error:  # an algorithm's fault must not end the service
-                log.exception("%s: no download for %s", self.row.id, device)
-                self.failed(device, number, attempt, f"{type(error).__name__}: {error}")
-            if offers is not self._offers or self.ended:
+        """Make the members' own downloads and tell them the task, some at a time: the first need not wait."""
+        sitting = self._sitting
+        for start in range(0, len(devices), TOGETHER):
+            made = await self._downloads(devices[start : start + TOGETHER])
+            if sitting is not self._sitting or self.ended:
                 return
-            if self._awaited(device):
-                self._desk.send(ToDevice(device, Task.KIND), self._task((device,)))
+            for device in filter(self._awaited, made):
+                self._desk.send(ToDevice(device, Task.KIND), self._task((device,), made[device]))
+
+    async def _downloads(self, devices: tuple[str, ...]) -> dict[str, BlobRef]:
+        """What can be made; whoever gets none has failed."""
+        number, attempt = self._round.number, self._round.attempt
+        try:
+            return dict(await self._arithmetic.downloads(devices))
+        except StoreError:
+            raise
+        except Exception as error:  # an algorithm's fault must not end the service
+            if len(devices) > 1:  # it may be the fault of one
+                parts = [await self._downloads((device,)) for device in devices]
+                return {device: ref for part in parts for device, ref in part.items()}
+            log.exception("%s: no download for %s", self.row.id, devices[0])
+            self.failed(devices[0], number, attempt, f"{type(error).__name__}: {error}")
+            return {}
 
     def _open(self, number: int, attempt: int, avoid: tuple[str, ...] = ()) -> None:
         """Begin an attempt, without the devices that failed in the last one as long as there are enough others."""
-        here = frozenset(self._desk.fleet().present(self._runtimes))
+        here = frozenset(filter(self._usable, self._desk.fleet().present(self._runtimes)))
         spare = here - set(avoid)
         here = spare if len(spare) >= self.row.config.minimum else here
         first = Round(number, attempt, self._policy(), since=self._desk.clock(), present=here)
@@ -258,8 +275,7 @@ class ActiveRun:
         self._journalled = 0
         self._screening: set[str] = set()
         self._tuned = self._of_round(state.number)
-        self._offers = Offers(self._desk.vault, self._tuned, self._saved)
-        self._fresh_reduction()
+        self._sit()
         self._opened_at = self._desk.clock()
         self._opened_traffic = self._desk.traffic()
 
@@ -295,7 +311,34 @@ class ActiveRun:
     def _is_final(self) -> bool:
         return tasks.is_final(self.row.config, self._round.number)
 
-    def _task(self, devices: tuple[str, ...]) -> Task:
+    @property
+    def _steps(self) -> int:
+        """Minibatch steps of the open round; 0 where it trains nothing."""
+        return tasks.steps_of(self.row.config, self._tuned, self._round.number)
+
+    def _check(self) -> None:
+        """Refuse settings that the algorithm cannot run with.
+
+        Raises:
+            ConfigError: with the reason.
+        """
+        participation.check(self._algorithm, self.row.config)
+        updater.check_decay(self._algorithm, self._plan, self.row.config.rounds, self.row.config.decay)
+        robust.check(self._algorithm, self._rule, self.row.config.minimum)
+        if self._rule is not None and self.row.config.exact:
+            raise ConfigError("exact sums know no robust rule", where="robust", remedy="Give one of the two")
+        if self._desk.hubs:
+            hubs = " and ".join(sorted(self._desk.hubs))
+            members.check_summable(self._algorithm, self._plan, hubs, self.row.config.robust)
+
+    def _usable(self, device: str) -> bool:
+        """Whether a device may be chosen; a hub that nobody named, or one without devices, may not."""
+        fleet = self._desk.fleet()
+        return fleet.can(device, self._runtimes) and members.speaks_for_itself(
+            fleet.devices[device].hello, self._desk.hubs
+        )
+
+    def _task(self, devices: tuple[str, ...], download: BlobRef) -> Task:
         return tasks.make(
             self.row.id,
             self.row.config,
@@ -306,42 +349,38 @@ class ActiveRun:
             cohort=devices,
             accepted=self._accepted,
             bundle=self._bundle_ref,
-            download=self._offers.to(next(iter(devices), "")),
+            download=download,
+            settings=members.settings(self._plan, self.row.config.hyper) if self._desk.hubs else {},
+            grid=self._grid.top if self._desk.hubs else 0,
         )
 
     def _of_round(self, number: int) -> Algorithm:
         config, number = self.row.config, max(number, 1)  # before the first round nothing is open
         return updater.of_round(self._algorithm, self._plan, number=number, seed=config.seed, decay=config.decay)
 
-    def _fold(self, device: str) -> None:
-        report = self._desk.journal.report(self.row.id, device)
-        if report.upload is None:
-            return
-        sha256 = report.upload.sha256
-
-        def load() -> Trees:
-            return self._screened(device, sha256)
-
-        upload = Upload(report.examples, report.steps, load)
-        self._folds.append(self._desk.worker.submit(self._reduction.offer, device, upload))
-
-    def _screened(self, device: str, sha256: str) -> Trees:
+    def _screened(self, report: Report, sha256: str) -> None:
+        device, max_norm = report.device, self.row.config.max_norm
         try:
             data = self._desk.vault.private.read(sha256)
         except StoreError as error:  # its loss costs an attempt, not the service
             raise CodecError(str(error), where=f"upload of {device}") from error
-        return screen(data, self._plan, device=device, max_norm=self.row.config.max_norm)
+        if report.members:
+            sums.screen(data, self._form, report, max_norm=max_norm)
+        else:
+            screen(data, self._plan, device=device, max_norm=max_norm)
 
     async def _screen(self, report: Report) -> None:
         why = ""
         try:
             if report.upload is not None:
-                await self._work(self._screened, report.device, report.upload.sha256)
+                await self._work(self._screened, report, report.upload.sha256)
         except EdgepflError as error:
             why = str(error)
         except Exception as error:  # whatever a device sends, it must not end the service
             log.exception("%s: the upload of %s cannot be screened", self.row.id, report.device)
             why = f"{type(error).__name__}: {error}"
+        if report.upload is not None and not why:
+            await self._work(self._desk.vault.private.share, report.upload.sha256)
         if not self._is_open(report.round, report.attempt):
             return
         self._screening.discard(report.device)
@@ -351,17 +390,23 @@ class ActiveRun:
             self.feed(events.Reported(report.device, self._desk.clock()), bare(report))
 
     async def _reduce(self, this: Round, devices: tuple[str, ...]) -> None:
+        fleet = members.training({*self._accepted, *this.joined}, self._desk.hubs)
         try:
-            saved = self._unchanged() if self._is_final else await self._work(self._updater(devices))
+            saved = self._unchanged() if self._is_final else await self._arithmetic.update(devices, fleet)
         except StoreError:
             raise
         except Exception as error:  # an algorithm's fault must not end the service
             log.exception("%s: round %d cannot be reduced", self.row.id, this.number)
+            await self._restore()
             if self._round is this:
                 self.feed(events.StoreFailed(wording(f"{type(error).__name__}: {error}"), self._desk.clock()))
             return
         if self._round is this:  # nobody stopped the run meanwhile
             self._commit(saved, devices)
+
+    async def _restore(self) -> None:
+        """Take the state from the disk again: an update that failed may have changed it in place."""
+        self._saved = await self._work(self._arithmetic.restore, self._algorithm, self._saved.checkpoint)
 
     def _unchanged(self) -> Saved:
         """The state after a round that only evaluates."""
@@ -369,23 +414,9 @@ class ActiveRun:
             self._saved, checkpoint=msgspec.structs.replace(self._saved.checkpoint, round=self._round.number)
         )
 
-    def _updater(self, devices: tuple[str, ...]) -> Callable[[], Saved]:
-        """What the worker is to do: close the reduction, update the state and store it."""
-        reduction, folds, state, number = self._reduction, tuple(self._folds), self._saved.state, self._round.number
-        fleet, algorithm, last = (*self._accepted, *self._round.joined), self._tuned, number == self.row.config.rounds
-
-        def update() -> Saved:
-            for fold in folds:
-                fold.result()  # all are done, and one may have failed
-            got = reduction.close(devices, number=number, fleet=fleet, statistics=self._plan.statistics)
-            after = updater.next_state(algorithm, state, got, last=last)
-            return self._desk.vault.save(algorithm, number, after)
-
-        return update
-
     def _commit(self, saved: Saved, devices: tuple[str, ...]) -> None:
         reports = self._desk.journal.reports(self.row.id)
-        results = tuple(result_of(reports[device]) for device in devices)
+        results = tuple(result for device in devices for result in members.results_of(reports[device]))
         spent = self._desk.traffic() - self._opened_traffic
         cost = RoundCost(spent.bytes_in, spent.bytes_out, self._desk.clock() - self._opened_at)
         joined = self._round.joined
@@ -393,7 +424,7 @@ class ActiveRun:
         self._accepted = {
             **dict.fromkeys(joined, -1),
             **self._accepted,
-            **dict.fromkeys(devices, saved.checkpoint.round),
+            **{result.device: saved.checkpoint.round for result in results},
         }
         self._saved = saved
         log.info(
@@ -409,13 +440,37 @@ class ActiveRun:
         """Delete every blob that nothing needs any more; a new attempt expects no upload yet."""
         self._desk.forget()
         used = self._desk.journal.blobs()
-        offered = set() if self.ended else self._offers.digests
-        self._desk.vault.private.keep_only(used)
-        self._desk.vault.offered.keep_only(offered | used)
+        offered = set() if self.ended else self._arithmetic.offered
+        self._desk.vault.keep_only(used, offered)
+        self._desk.worker.submit(self._desk.vault.collect, used | offered)
 
-    def _fresh_reduction(self) -> None:
-        self._reduction = updater.reduction(self._tuned, self._plan, self._round.seats, self._desk.device)
-        self._folds: list[Future[None]] = []
+    def _sit(self) -> None:
+        """Begin the mathematics of the attempt anew: nothing is folded."""
+        number = self._round.number
+        last = number == self.row.config.rounds
+        grid = self._grid if self.row.config.exact or self._desk.hubs else None
+        self._sitting = Sitting(
+            number,
+            self._round.attempt,
+            self._tuned,
+            self._saved,
+            tuple(sorted(self._round.seats)),
+            last,
+            grid,
+            self._rule,
+            self._server,
+        )
+        self._arithmetic.begin(self._sitting)
+
+    @property
+    def _grid(self) -> Grid:
+        """Where exact sums lie."""
+        return Grid.of(self.row.config.max_norm, self.row.config.max_examples)
+
+    @property
+    def _form(self) -> Form:
+        """What a hub's sums look like."""
+        return Form(self._plan, self._tuned, self._grid)
 
     def _policy(self) -> Policy:
         config = self.row.config

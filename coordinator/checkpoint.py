@@ -2,32 +2,43 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
 
-from coordinator import updater
-from coordinator.journal import Checkpoint, specs_of
+from coordinator import pieces, updater
+from coordinator.journal import Checkpoint
+from coordinator.pieces import Blobs, Manifest, Shard
+from coordinator.storage.depot import Depot
+from coordinator.storage.mirrored import Mirrored
 from edgepfl import codec
 from edgepfl.algorithms import Algorithm
 from edgepfl.bus.blobs import BlobStore
 from edgepfl.bus.chunks import BLOB_LIMIT
-from edgepfl.errors import RunError
+from edgepfl.errors import CodecError, RunError, StoreError
 from edgepfl.tree import Trees
 from edgepfl.wire import BlobRef
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Saved:
-    """A state that is on the disk.
+    """A state that is stored.
 
     Attributes:
         checkpoint: how the journal refers to it.
-        state: its slots, NumPy.
+        state: its slots, torch, where the coordinator calculates; empty where aggregators hold it.
         download: the DOWN slots of every device, as it goes into a task; None where each gets its own.
+        shard: where the tensors of ``state`` are.
     """
 
     checkpoint: Checkpoint
     state: Trees
     download: BlobRef | None
+    shard: Shard = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -39,54 +50,132 @@ class Vault:
         private: blobs that none may: states and uploads.
     """
 
-    offered: BlobStore
-    private: BlobStore
+    offered: Mirrored
+    private: Mirrored
 
-    def save(self, algorithm: Algorithm, number: int, state: Trees) -> Saved:
+    @classmethod
+    def at(cls, directory: Path, shared: Depot | None = None) -> Self:
+        """The stores under a directory, which are made if they are missing.
+
+        Args:
+            directory: of the coordinator's state.
+            shared: a store with a copy of every blob, if there is one.
+
+        Raises:
+            StoreError: they cannot be made, read or written.
+        """
+        return cls(*(Mirrored(BlobStore(directory / name), shared) for name in ("offered", "private")))
+
+    def save(self, algorithm: Algorithm, number: int, state: Trees, before: Saved | None = None) -> Saved:
         """Store the state after round ``number``; the same state gives the same digests.
+
+        Args:
+            algorithm: of the run.
+            number: of the round.
+            state: after it, torch.
+            before: the state that it came from, if that is stored.
 
         Raises:
             StoreError: the disk failed.
-            RunError: the state is too big for a blob.
+            RunError: a download is too big for a blob.
         """
-        ref = self.private.put(_fitting(codec.encode(state), "the server's state"))
-        return self._with_download(algorithm, Checkpoint(number, ref.sha256, specs_of(state)), state)
+        shard = pieces.put(self.private, state, (before.state, before.shard) if before is not None else None)
+        manifest = Manifest((shard,))
+        checkpoint = Checkpoint(number, self.private.keep(pieces.encode(manifest)), manifest.parts)
+        return Saved(checkpoint, state, self._shared(algorithm, state), shard)
 
-    def load(self, algorithm: Algorithm, checkpoint: Checkpoint) -> Saved:
-        """A stored state.
+    def load(self, algorithm: Algorithm, checkpoint: Checkpoint, device: str = "cpu") -> Saved:
+        """A stored state, on a device, and its download.
 
         Raises:
             StoreError: it is missing or damaged.
             CodecError: it is not what the checkpoint says.
         """
-        state = codec.decode(self.private.read(checkpoint.state), checkpoint.specs, where="checkpoint")
-        return self._with_download(algorithm, checkpoint, state)
-
-    def _with_download(self, algorithm: Algorithm, checkpoint: Checkpoint, state: Trees) -> Saved:
-        shared = None if updater.addressed(algorithm) else self.download(algorithm, state, "")
-        return Saved(checkpoint, state, shared)
+        shard = shard_in(self.private, checkpoint)
+        state = pieces.take(self.private, shard, device)
+        return Saved(checkpoint, state, self._shared(algorithm, state), shard)
 
     def download(self, algorithm: Algorithm, state: Trees, device: str) -> BlobRef:
-        """The DOWN slots of one device, stored for it to fetch.
+        """The DOWN slots of one device, stored for it to fetch: :meth:`downloads`."""
+        return self.downloads(algorithm, state, (device,))[device]
+
+    def downloads(self, algorithm: Algorithm, state: Trees, devices: Sequence[str]) -> Mapping[str, BlobRef]:
+        """The DOWN slots of each device, stored for it to fetch.
 
         Raises:
             StoreError: the disk failed.
             RunError: they are too big for a blob.
         """
-        data = codec.encode(updater.downloads(algorithm, state, device))
-        return self.offered.ref_inline(self.offered.put(_fitting(data, "a download")))
+        made = updater.each_downloads(algorithm, state, devices)
+        return {device: self.offer(codec.encode(trees)) for device, trees in made.items()}
+
+    def offer(self, data: bytes) -> BlobRef:
+        """Store a download.
+
+        Raises:
+            StoreError: the disk failed.
+            RunError: it is too big for a blob, which is no fault of the disk: that would end the service.
+        """
+        return self.offered.ref_inline(self.offered.put(offerable(data)))
+
+    def keep_only(self, used: set[str], offered: set[str]) -> None:
+        """Delete every other blob here.
+
+        Args:
+            used: digests of whatever the journal needs.
+            offered: of the downloads that a device may still fetch.
+        """
+        self.private.local.keep_only(used)
+        self.offered.local.keep_only(used | offered)
+
+    def collect(self, needed: set[str]) -> None:
+        """Delete every other blob in the shared store, if there is one; it may block on the network."""
+        shared = self.private.shared
+        if shared is None:
+            return
+        try:
+            shared.keep_only(needed)
+        except StoreError as error:  # there will be another time
+            log.warning("nothing was deleted in the shared store: %s", error)
+
+    def _shared(self, algorithm: Algorithm, state: Trees) -> BlobRef | None:
+        """The download of every device, if they get the same."""
+        return None if updater.addressed(algorithm) else self.download(algorithm, state, "")
 
 
-def _fitting(data: bytes, what: str) -> bytes:
-    """The bytes.
+def shard_in(blobs: Blobs, checkpoint: Checkpoint) -> Shard:
+    """Where a whole state's tensors are.
 
     Raises:
-        RunError: no blob can hold them; it is no fault of the disk, which would end the service.
+        StoreError: its manifest is missing or damaged.
+        CodecError: it is none of a whole state.
+    """
+    found = pieces.decode(blobs.read(checkpoint.state), Manifest, "a checkpoint").shards
+    if len(found) != 1 or not checkpoint.whole:
+        raise CodecError(f"the state is in {len(found)} shards of aggregators", where="checkpoint")
+    return found[0]
+
+
+def state_in(blobs: Blobs, checkpoint: Checkpoint, device: str = "cpu") -> Trees:
+    """A whole state, torch.
+
+    Raises:
+        StoreError: it is missing or damaged.
+        CodecError: it is not what its manifest says, or aggregators hold it.
+    """
+    return pieces.take(blobs, shard_in(blobs, checkpoint), device)
+
+
+def offerable(data: bytes) -> bytes:
+    """A download, if it can be offered.
+
+    Raises:
+        RunError: it is too big for a blob.
     """
     if len(data) > BLOB_LIMIT:
         raise RunError(
-            f"{what} of {len(data)} bytes, at most {BLOB_LIMIT} are possible",
+            f"a download of {len(data)} bytes, at most {BLOB_LIMIT} are possible",
             where="checkpoint",
-            remedy="Train a smaller model, or fewer devices where the state grows with them",
+            remedy="Train a smaller model",
         )
     return data

@@ -8,7 +8,7 @@ import json
 import logging
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -24,6 +24,9 @@ from edgepfl.bus.lifetime import until_signal
 from edgepfl.bus.mqtt import MqttBus
 from edgepfl.bus.settings import mqtt_settings
 from edgepfl.errors import ConfigError, RunError
+
+if TYPE_CHECKING:
+    pass
 
 _RUN_NUMBERS = {
     "rounds": "training rounds",
@@ -49,7 +52,8 @@ def coordinator(arguments: list[str]) -> int:
         prog="edgepfl coordinator",
         description="Run the coordinator of one fleet. It needs an MQTT 5 broker, and goes on where it was stopped.",
         epilog='coordinator.toml: fleet = "NAME", optionally state = "DIRECTORY" and device = "cuda", and a table '
-        '[broker] with url = "mqtt://HOST:1883", optionally username, password_file, ca, cert and key',
+        '[broker] with url = "mqtt://HOST:1883", optionally username, password_file, ca, cert and key; store = "URL" '
+        "and a table [aggregator] let edgepfl aggregator do the mathematics",
     )
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="settings, TOML")
     parser.add_argument("--verbose", action="store_true", help="log more")
@@ -80,11 +84,31 @@ async def _serve(config: CoordinatorConfig) -> int:
 
     client_id = f"{config.fleet}_coordinator"  # no device can be called so
     bus = MqttBus(mqtt_settings(config.broker, client_id, busy=True))
-    service = Coordinator(config.fleet, bus, Path(config.state), device=config.device)
+    service = Coordinator(
+        config.fleet,
+        bus,
+        Path(config.state),
+        device=config.device,
+        hubs=config.hubs,
+        **_shared(config),
+    )
     async with control.serve(service, Path(config.state)):
         logging.getLogger(__name__).info("fleet %s on %s, state in %s", config.fleet, config.broker.url, config.state)
         await until_signal(service.run())
     return 0
+
+
+def _shared(config: CoordinatorConfig) -> dict[str, Any]:
+    """The shared store, where the settings name one: aggregators work in it, or it has a copy of every blob."""
+    from coordinator.orders import Aggregation  # noqa: PLC0415  likewise
+    from coordinator.storage.location import open_depot  # noqa: PLC0415  likewise
+
+    if not config.store:
+        return {}
+    depot = open_depot(config.store)
+    return (
+        {"shared": depot} if config.aggregator is None else {"aggregation": Aggregation(depot, config.aggregator.again)}
+    )
 
 
 async def _start(state: Path, request: asking.Request, *, watch: bool, as_json: bool) -> int:
@@ -118,11 +142,12 @@ async def _once(state: Path, request: asking.Request, *, as_json: bool) -> int:
 
 
 def _run_config(words: argparse.Namespace) -> RunConfig:
-    given = {name.replace("-", "_"): getattr(words, name.replace("-", "_")) for name in _RUN_NUMBERS}
+    options = (*_RUN_NUMBERS, "robust", "server-optimizer")
+    given = {name.replace("-", "_"): getattr(words, name.replace("-", "_")) for name in options}
     published = _published(words)
     fields = {**published, **{name: value for name, value in given.items() if value is not None}}
     fields["hyper"] = {**published.get("hyper", {}), **parse_settings(words.set)}
-    fields["name"] = words.name
+    fields["name"], fields["exact"] = words.name, words.exact
     try:
         decay = msgspec.convert(parse_settings(words.decay), dict[str, float], strict=False)  # from text
         fields["decay"] = {**published.get("decay", {}), **decay}
@@ -153,6 +178,9 @@ def _run_parser() -> argparse.ArgumentParser:
     start = actions.add_parser("start", help="begin a run and watch it to its end")
     start.add_argument("--bundle", type=Path, required=True, metavar="FILE", help="made by edgepfl export")
     start.add_argument("--name", default="run", help="for people (default: run)")
+    start.add_argument(
+        "--exact", action="store_true", help="sum uploads exactly: the same bits as through hubs, but slower"
+    )
     start.add_argument("--detach", action="store_true", help="do not watch it")
     start.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="a hyperparameter, other than the bundle's"
@@ -169,6 +197,18 @@ def _run_parser() -> argparse.ArgumentParser:
         default=[],
         metavar="NAME=FACTOR",
         help="multiply a runtime hyperparameter with each round, such as lr=0.998",
+    )
+    start.add_argument(
+        "--robust",
+        metavar="RULE",
+        help="keep means from a few wild devices: median, trimmed_mean:FRACTION, krum:WILD, multi_krum:WILD:CHOSEN, "
+        "geometric_median or clip:NORM",
+    )
+    start.add_argument(
+        "--server-optimizer",
+        metavar="NAME",
+        help="what the server adds in place of the mean change: momentum, fedadagrad, fedyogi or fedadam, perhaps with "
+        "hyperparameters, such as fedadam:lr=0.1,tau=0.001",
     )
     defaults = RunConfig()
     for name, text in _RUN_NUMBERS.items():

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
-import numpy as np
+import torch
 
-from edgepfl.algorithms._clusters import Floats, clusters, fused_below, histogram
+from edgepfl.algorithms import Algorithm
+from edgepfl.algorithms._clusters import clusters, fused_below, histogram
+from edgepfl.algorithms.fpfc import FPFC
 from edgepfl.errors import RunError
 from edgepfl.tree import Trees
 
@@ -28,25 +30,23 @@ class Clusters(msgspec.Struct, frozen=True):
     histogram: tuple[tuple[float, int], ...]
 
 
-def clusters_of(state: Trees, *, xi: float, nu: float = 0.0) -> Clusters:
+def clusters_of(algorithm: Algorithm, state: Trees, *, nu: float = 0.0) -> Clusters:
     """The clusters in FPFC's state.
 
     Args:
-        state: the server's, NumPy.
-        xi: of the penalty.
-        nu: pairs at most this far apart are fused; 0 is the usual choice.
+        algorithm: with the engine that made the state.
+        state: the server's, torch or NumPy.
+        nu: pairs at most this far apart are fused; 0 is the algorithm's choice.
 
     Raises:
-        RunError: the state is another algorithm's.
+        RunError: the state is another algorithm's, or of another engine.
     """
-    if not {"omega", "theta"} <= state.keys():
+    if not isinstance(algorithm, FPFC):
         raise RunError("the run's algorithm knows no clusters", where="clusters", remedy="Ask of a run of fpfc")
-    devices = tuple(state["omega"])
-    chosen = nu or fused_below(xi, np.array([np.linalg.norm(row) for row in state["omega"].values()]))
-    theta = state["theta"].value if state["theta"] else np.zeros((0, 1))
-    norms: Floats = np.sqrt(np.einsum("ij,ij->i", theta, theta))
-    groups = sorted(clusters(devices, norms, chosen), key=lambda group: (-len(group), group))
-    return Clusters(chosen, tuple(groups), histogram(norms))
+    found = algorithm.distances({slot: tree.map(torch.as_tensor) for slot, tree in state.items()})
+    chosen = nu or algorithm.nu or fused_below(algorithm.xi, found.omega)
+    groups = sorted(clusters(found.devices, found.theta, chosen), key=lambda group: (-len(group), group))
+    return Clusters(chosen, tuple(groups), histogram(found.theta))
 
 
 def describe(found: Clusters) -> str:

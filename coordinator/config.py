@@ -9,6 +9,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from coordinator.storage import location
 from edgepfl.bus import settings
 from edgepfl.bus.settings import Broker
 from edgepfl.topics import check_name
@@ -20,6 +21,16 @@ Duration: TypeAlias = Annotated[float, Meta(gt=0, le=1e7)]  # seconds
 Norm: TypeAlias = Annotated[float, Meta(gt=0, le=1e30)]
 
 
+class AggregatorTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """That ``edgepfl aggregator`` does the mathematics, over the shared store.
+
+    Attributes:
+        again: seconds after which an order that is not done is repeated.
+    """
+
+    again: Duration = 10.0
+
+
 class CoordinatorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What ``coordinator.toml`` may say.
 
@@ -28,12 +39,24 @@ class CoordinatorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         broker: how to reach the broker.
         state: the directory that holds everything the coordinator must not forget.
         device: where uploads are folded: ``cpu`` or ``cuda``.
+        hubs: devices that are hubs, and the most devices that each may report for.
+        store: URL of the store that aggregators share, see :mod:`coordinator.storage.location`; empty: nobody does.
+        aggregator: see :class:`AggregatorTable`; without it the coordinator does the mathematics itself.
     """
 
     fleet: str
     broker: Broker
     state: str = "coordinator-state"
     device: Literal["cpu", "cuda"] = "cpu"
+    hubs: dict[str, Devices] = {}
+    store: str = ""
+    aggregator: AggregatorTable | None = None
+
+    def __post_init__(self) -> None:
+        if self.aggregator is not None and not self.store:
+            raise ValueError("[aggregator] needs a store, which the aggregators share")
+        if self.aggregator is not None and self.hubs:
+            raise ValueError("aggregators fold single uploads, and hubs send sums: leave out hubs or [aggregator]")
 
 
 class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -57,6 +80,11 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         patience: seconds of training after which a slow device's part counts as it is; 0 waits for all its steps.
         hyper: hyperparameters that differ from the bundle's.
         decay: factors by which runtime hyperparameters change with each round, such as ``{"lr": 0.998}``.
+        exact: sum uploads exactly, so that the result is that of a run whose devices report through hubs.
+        robust: how means are kept from a few wild devices, such as ``median`` or ``krum:2``: see
+            :func:`coordinator.robust.rule_of`.
+        server_optimizer: what the server adds in place of the mean change, such as ``fedadam:lr=0.1``: see
+            :func:`coordinator.optimisers.optimiser_of`.
     """
 
     name: str = "run"
@@ -76,6 +104,9 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     patience: Annotated[float, Meta(ge=0, le=1e7)] = 0.0
     hyper: dict[str, float | str] = {}
     decay: dict[str, Annotated[float, Meta(gt=0, le=10)]] = {}
+    exact: bool = False
+    robust: str = ""
+    server_optimizer: str = ""
 
     def __post_init__(self) -> None:
         if self.minimum > self.goal:
@@ -94,4 +125,9 @@ def load(path: Path) -> CoordinatorConfig:
     check_name(config.fleet, f"{path}, fleet")
     folder = path.absolute().parent
     broker = settings.broker_in(config.broker, folder, f"{path}, broker")
-    return msgspec.structs.replace(config, broker=broker, state=settings.anchored(config.state, folder))
+    return msgspec.structs.replace(
+        config,
+        broker=broker,
+        state=settings.anchored(config.state, folder),
+        store=location.anchored(config.store, f"{path}, store", folder),
+    )

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from coordinator.arithmetic import Arithmetic
 from coordinator.checkpoint import Vault
 from coordinator.devices import Fleet
-from coordinator.journal import Journal
+from coordinator.journal import Journal, RunRow
+from coordinator.members import Hubs
 from edgepfl.bus import Traffic
+from edgepfl.plan import Plan
 from edgepfl.topics import Address
 from edgepfl.wire import Message
 
@@ -28,9 +31,10 @@ class Desk:
         traffic: what crossed the bus so far.
         worker: one thread for arithmetic.
         clock: seconds that never go back.
-        device: where uploads are folded.
+        arithmetic: makes whoever does the mathematics of a run, from what the journal has of it and its plan.
         spawn: runs a job, by a name; an error that the job did not expect ends the service.
         changed: called after every change that a watcher may want to see.
+        hubs: who may report for the devices behind it.
     """
 
     journal: Journal
@@ -42,6 +46,7 @@ class Desk:
     traffic: Callable[[], Traffic]
     worker: Executor
     clock: Callable[[], float]
-    device: str
+    arithmetic: Callable[[RunRow, Plan], Arithmetic]
     spawn: Callable[[Coroutine[None, None, None], str], None]
     changed: Callable[[], None]
+    hubs: Hubs = field(default_factory=dict)

@@ -20,7 +20,9 @@ def clusters_in(journal: Journal, vault: Vault, run: str = "") -> Clusters:
     row = journal.run(run)
     if row is None:
         raise RunError("there is no such run", where=run or "clusters", remedy="Start one with: edgepfl run start")
+    checkpoint = journal.checkpoint(row.id)
+    if not checkpoint.whole:
+        raise RunError("aggregators hold the state of this run", where=row.id, remedy="Set finalize = cluster_mean")
     plan = unpack(vault.offered.read(row.bundle), where=f"bundle of {row.id}", golden=False).plan
     algorithm = updater.algorithm_of(plan, row.config.hyper)
-    xi, nu = (getattr(algorithm, name, 0.0) for name in ("xi", "nu"))
-    return clusters_of(vault.load(algorithm, journal.checkpoint(row.id)).state, xi=xi, nu=nu)
+    return clusters_of(algorithm, vault.load(algorithm, checkpoint).state)

@@ -103,6 +103,11 @@ class Hub:
         if self.rounds < 1:
             raise ConfigError(f"a hub of {self.rounds} rounds does nothing", where="hub", remedy="Give it 1 or more")
 
+    @property
+    def slots(self) -> tuple[str, str]:
+        """The DOWN slot with the model, and the UP slot with its change."""
+        return one_model(self.algorithm)
+
     def train(self, w: Tree, kept: Trees, play: Play, number: int = 1) -> HubReport:
         """One round of the centre, ``rounds`` of the hub's own.
 
@@ -115,20 +120,35 @@ class Hub:
         Raises:
             RunError: the hub's model is not finite, or what ``play`` raises.
         """
-        down, _ = one_model(self.algorithm)
+        down, _ = self.slots
         u = w if self.nested is None else kept.get(_KEPT, w)
         examples: dict[str, int] = {}
         steps = 0
         for own in range((number - 1) * self.rounds, number * self.rounds):
             got = play({down: u}, own + 1)
-            u = updater.next_state(self.algorithm, {down: u}, got)[down]
-            if self.nested is not None:
-                u = u + self.nested.step * self.nested.mu * w
+            u = self.moved(u, w, got)
             examples |= dict(zip(got.devices, got.examples, strict=True))
             steps += max(got.steps)
-        if self.nested is None:
-            return HubReport(u - w, examples, steps, {})
-        return HubReport(self.nested.lr * self.nested.mu * (u - w), examples, steps, {_KEPT: u})
+        return HubReport(self.change(u, w), examples, steps, {} if self.nested is None else {_KEPT: u})
+
+    def moved(self, u: Tree, w: Tree, got: Cohort) -> Tree:
+        """The hub's model after one round of its own.
+
+        Args:
+            u: before it.
+            w: the centre's model.
+            got: what the round brought in.
+
+        Raises:
+            RunError: it is not finite.
+        """
+        down, _ = self.slots
+        after = _next_state(self.algorithm, {down: u}, got)[down]
+        return after if self.nested is None else after + self.nested.step * self.nested.mu * w
+
+    def change(self, u: Tree, w: Tree) -> Tree:
+        """The change of the centre's model ``w`` that a hub asks for whose own has become ``u``."""
+        return u - w if self.nested is None else self.nested.lr * self.nested.mu * (u - w)
 
 
 def combine(
@@ -168,7 +188,7 @@ def combine(
         number=number,
         fleet=fleet or tuple(hubs),
     )
-    return updater.next_state(algorithm, state, got)
+    return _next_state(algorithm, state, got)
 
 
 def one_model(algorithm: Algorithm) -> tuple[str, str]:
@@ -193,6 +213,10 @@ def one_model(algorithm: Algorithm) -> tuple[str, str]:
             _refuse(algorithm, "its server tosses coins for all devices at once")
     _probe(algorithm, down, up)
     return down, up
+
+
+def _next_state(algorithm: Algorithm, state: Trees, got: Cohort) -> Trees:
+    return updater.numpy_of(updater.next_state(algorithm, updater.torch_of(state), got))
 
 
 def _only(algorithm: Algorithm, role: Role, does: str) -> str:

@@ -22,7 +22,7 @@ in order before whatever is written next.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -35,14 +35,13 @@ from coordinator.config import RunConfig
 from coordinator.events import Absent, Event, Present, Progressed
 from coordinator.rounds import Round
 from edgepfl.errors import RunError, StoreError
-from edgepfl.plan import TensorSpec
-from edgepfl.wire import Report
+from edgepfl.wire import Report, Sha256
 
 T = TypeVar("T")
-SCHEMA = 1
+SCHEMA = 2
 _TABLES = """
 CREATE TABLE runs (id TEXT PRIMARY KEY, config BLOB, bundle TEXT, status TEXT, why TEXT);
-CREATE TABLE checkpoints (run TEXT, round INTEGER, state TEXT, specs BLOB, PRIMARY KEY (run, round));
+CREATE TABLE checkpoints (run TEXT, round INTEGER, state TEXT, parts BLOB, whole INTEGER, PRIMARY KEY (run, round));
 CREATE TABLE rounds (run TEXT PRIMARY KEY, round INTEGER, attempt INTEGER, first BLOB);
 CREATE TABLE events (seq INTEGER PRIMARY KEY, run TEXT, kind TEXT, body BLOB);
 CREATE TABLE reports (run TEXT, device TEXT, body BLOB, PRIMARY KEY (run, device));
@@ -78,13 +77,20 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
     Attributes:
         round: the committed round, 0 for the first state.
-        state: digest of the state's blob.
-        specs: the state's slots and their tensors.
+        state: digest of the state's :class:`~coordinator.pieces.Manifest`: equal states have equal ones.
+        parts: digests of the blobs that the manifest names.
+        whole: whether the coordinator can calculate with it; else aggregators hold it, each its columns.
     """
 
     round: int
-    state: str
-    specs: dict[str, dict[str, TensorSpec]]
+    state: Sha256
+    parts: tuple[Sha256, ...]
+    whole: bool = True
+
+    @property
+    def blobs(self) -> set[str]:
+        """The digests of everything that the state is stored in."""
+        return {self.state, *self.parts}
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -247,10 +253,10 @@ class Journal:
         Raises:
             StoreError: there is no such run.
         """
-        row = self._row("SELECT round, state, specs FROM checkpoints WHERE run = ? ORDER BY round DESC", run)
+        row = self._row("SELECT round, state, parts, whole FROM checkpoints WHERE run = ? ORDER BY round DESC", run)
         if row is None:
             raise StoreError("it has no checkpoint", where=f"run {run}")
-        return Checkpoint(row[0], row[1], _decode(row[2], dict[str, dict[str, TensorSpec]]))
+        return Checkpoint(row[0], row[1], _decode(row[2], tuple[str, ...]), bool(row[3]))
 
     def accepted(self, run: str) -> dict[str, int]:
         """Every device that the run knows, and the last round of it that counts, -1 for none."""
@@ -269,8 +275,8 @@ class Journal:
     def blobs(self) -> set[str]:
         """The digests of all blobs that something stored here still needs: bundles, last states, open uploads."""
         used = {bundle for (bundle,) in self._rows("SELECT bundle FROM runs")}
-        latest = "SELECT state FROM checkpoints c WHERE round = (SELECT max(round) FROM checkpoints WHERE run = c.run)"
-        used |= {state for (state,) in self._rows(latest)}
+        latest = "SELECT run FROM checkpoints GROUP BY run"
+        used |= {sha256 for (run,) in self._rows(latest) for sha256 in self.checkpoint(run).blobs}
         for (body,) in self._rows("SELECT body FROM reports"):
             upload = _decode(body, Report).upload
             used |= {upload.sha256} if upload else set()
@@ -284,6 +290,12 @@ class Journal:
             raise StoreError(
                 f"schema {version}, and this edgepfl knows up to {SCHEMA}", where=str(path), remedy="Update edgepfl"
             )
+        if version == 1:
+            raise StoreError(
+                "an older edgepfl made it, which stored states otherwise",
+                where=str(path),
+                remedy="End its run with that version, or choose another state directory",
+            )
         if version == 0:
             with self._transaction():
                 for statement in filter(str.strip, _TABLES.split(";")):
@@ -291,9 +303,8 @@ class Journal:
                 self._db.execute(f"PRAGMA user_version = {SCHEMA}")
 
     def _put_checkpoint(self, run: str, new: Checkpoint) -> None:
-        self._do(
-            "INSERT INTO checkpoints VALUES (?, ?, ?, ?)", run, new.round, new.state, msgspec.json.encode(new.specs)
-        )
+        parts = msgspec.json.encode(new.parts)
+        self._do("INSERT INTO checkpoints VALUES (?, ?, ?, ?, ?)", run, new.round, new.state, parts, new.whole)
 
     def _clear(self, run: str) -> None:
         for table in ("rounds", "events", "reports"):
@@ -339,11 +350,3 @@ def _decode(body: bytes, kind: type[T]) -> T:
         raise StoreError(
             f"an entry that this edgepfl cannot read ({error})", where="journal", remedy="Update edgepfl"
         ) from error
-
-
-def specs_of(trees: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, TensorSpec]]:
-    """The shape and dtype of every tensor."""
-    return {
-        slot: {name: TensorSpec(tuple(tensor.shape), str(tensor.dtype)) for name, tensor in tree.items()}
-        for slot, tree in trees.items()
-    }

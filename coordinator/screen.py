@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
+import torch
 
 from edgepfl import codec
 from edgepfl.errors import CodecError
 from edgepfl.plan import Plan, Role
 from edgepfl.tree import Trees
 from edgepfl.wire import Report
+
+_BLOCK = 1 << 17  # numbers in float64 at a time
 
 
 def check_report(report: Report, plan: Plan, *, steps: int, max_examples: int) -> None:
@@ -48,11 +50,11 @@ def check_report(report: Report, plan: Plan, *, steps: int, max_examples: int) -
         raise CodecError(f"an upload of {report.upload.size} bytes, at most {most} are possible", where=where)
 
 
-def screen(data: bytes, plan: Plan, *, device: str, max_norm: float) -> Trees:
+def screen(data: codec.Buffer, plan: Plan, *, device: str, max_norm: float) -> Trees:
     """The UP slots of an upload.
 
     Args:
-        data: the bytes, by :mod:`edgepfl.codec`.
+        data: the bytes, by :mod:`edgepfl.codec`; if they can be written to, what is given are views of them.
         plan: what was declared.
         device: who sent it, for the error.
         max_norm: the greatest Euclidean norm that a slot may have.
@@ -63,12 +65,15 @@ def screen(data: bytes, plan: Plan, *, device: str, max_norm: float) -> Trees:
     where = f"upload of {device}"
     trees = codec.decode(data, {name: slot.tensors for name, slot in plan.by_role(Role.UP).items()}, where=where)
     for slot, tree in trees.items():
-        square = 0.0
-        for name, tensor in tree.items():
-            if not np.isfinite(tensor).all():
-                raise CodecError(f"{slot}/{name} is not finite", where=where)
-            flat = tensor.ravel().astype(np.float64)
-            square += float(flat @ flat)
-        if math.sqrt(square) > max_norm:
-            raise CodecError(f"{slot} has norm {math.sqrt(square):.3g}, at most {max_norm:g} is allowed", where=where)
+        norms = {name: _norm(tensor) for name, tensor in tree.items()}
+        if wrong := [name for name, norm in norms.items() if not math.isfinite(norm)]:
+            raise CodecError(f"{slot}/{wrong[0]} is not finite", where=where)
+        if (norm := math.hypot(*norms.values())) > max_norm:
+            raise CodecError(f"{slot} has norm {norm:.3g}, at most {max_norm:g} is allowed", where=where)
     return trees
+
+
+def _norm(array: object) -> float:
+    """The Euclidean norm, in one pass: of numbers that float32 or int64 can hold it is finite in float64."""
+    blocks = torch.split(torch.as_tensor(array).reshape(-1), _BLOCK)  # torch makes all of what it is given double
+    return math.hypot(*(float(torch.linalg.vector_norm(block.double())) for block in blocks))

@@ -14,26 +14,34 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
+
+import msgspec
 
 from coordinator import updater
 from coordinator.active import ActiveRun
 from coordinator.admission import runnable
+from coordinator.arithmetic import Arithmetic, Local
 from coordinator.checkpoint import Vault
 from coordinator.config import RunConfig
 from coordinator.desk import Desk
 from coordinator.devices import Fleet, doubt, farewell, repeats, welcome
-from coordinator.journal import Journal, RunRow, Status
+from coordinator.journal import Checkpoint, Journal, RunRow, Status
+from coordinator.members import Hubs
+from coordinator.orders import Aggregation, Aggregators
+from coordinator.remote import Remote
 from coordinator.reports import verdict
 from coordinator.status import RunStatus, Totals, status_of, totals
+from coordinator.storage.depot import Depot
 from coordinator.uploads import News, Uploads
 from edgepfl import wire
 from edgepfl.bundle import pack, unpack
 from edgepfl.bus import Arrived, Bus, Connected, Disconnected
-from edgepfl.bus.blobs import BlobStore
 from edgepfl.bus.chunks import Sender
 from edgepfl.bus.lock import ProcessLock
 from edgepfl.errors import BusError, EdgepflError, RunError, StoreError, WireError
-from edgepfl.topics import Address, Chunk, FromDevice, ToAll, ToDevice, Topics, check_name
+from edgepfl.plan import Plan
+from edgepfl.topics import Address, Chunk, FromAggregator, FromDevice, ToAll, ToDevice, Topics, check_name
 from edgepfl.wire import Commit, Failed, Gone, Hello, Message, Need, Progress, Report, RollCall
 
 log = logging.getLogger(__name__)
@@ -49,6 +57,9 @@ class Coordinator:
         bus: not yet started.
         state: the directory of everything that must survive; it is made if missing, for this user only.
         device: where uploads are folded ("cpu", "cuda").
+        hubs: devices that are hubs, and the most devices that each may report for.
+        aggregation: that aggregators do the mathematics; None: this process does.
+        shared: a store with a copy of every blob, from which lost ones come back; None: the directory alone.
         clock: seconds that never go back.
 
     Raises:
@@ -62,6 +73,9 @@ class Coordinator:
         state: Path,
         *,
         device: str = "cpu",
+        hubs: Hubs = MappingProxyType({}),
+        aggregation: Aggregation | None = None,
+        shared: Depot | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._topics = Topics(fleet)
@@ -69,9 +83,9 @@ class Coordinator:
         self._clock = clock
         self._lock = _locked(state)
         self.journal = Journal(state / "journal.db")
-        self.vault = Vault(BlobStore(state / "offered"), BlobStore(state / "private"))
-        self._sender = Sender(self.vault.offered)
-        self._uploads = Uploads(self.vault.private)
+        self.vault = Vault.at(state, shared)
+        self._sender = Sender(self.vault.offered.local)
+        self._uploads = Uploads(self.vault.private.local)
         self._fleet = Fleet()
         self._connected = False
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="reduction")
@@ -81,6 +95,8 @@ class Coordinator:
         self._jobs: set[asyncio.Task[None]] = set()
         self._run: ActiveRun | None = None
         self._totals = Totals()
+        self._device = device
+        self._aggregators = Aggregators(aggregation, self._send, clock, self._tell)
         self._desk = Desk(
             journal=self.journal,
             vault=self.vault,
@@ -91,9 +107,10 @@ class Coordinator:
             traffic=lambda: self._bus.traffic,
             worker=self._worker,
             clock=clock,
-            device=device,
+            arithmetic=self._arithmetic,
             spawn=self._spawn,
             changed=self._tell,
+            hubs=hubs,
         )
 
     @property
@@ -136,6 +153,7 @@ class Coordinator:
             raise RunError("it is not active", where=f"run {run}")
         with self._or_break():
             self._active.stop()
+        self._aggregators.dismiss()
 
     def status(self, run: str = "") -> RunStatus:
         """Where a run stands; the newest if none is named.
@@ -149,7 +167,10 @@ class Coordinator:
         checkpoint = self.journal.checkpoint(row.id)
         self._totals = totals(self.journal, row.id, checkpoint.round, self._totals)
         open_round = self._active.round if self._is_active(row.id) else None
-        return status_of(row, checkpoint, self._totals, self._fleet, open_round)
+        found = status_of(row, checkpoint, self._totals, self._fleet, open_round)
+        if open_round is not None and self._aggregators.waiting:
+            return msgspec.structs.replace(found, waiting=f"{found.waiting}; the aggregators have an order")
+        return found
 
     async def watch(self, run: str) -> AsyncGenerator[RunStatus, None]:
         """The status of a run after each change, until it ends."""
@@ -175,6 +196,8 @@ class Coordinator:
         try:
             for topic_filter in self._topics.for_coordinator():
                 self._bus.subscribe(topic_filter)
+            if self._aggregators.aggregation is not None:
+                self._bus.subscribe(self._topics.from_aggregator())
             self._go_on()
             await self._bus.start()
             loop = asyncio.get_running_loop()
@@ -188,6 +211,7 @@ class Coordinator:
             await self._close()
 
     async def _close(self) -> None:
+        self._aggregators.dismiss()
         while self._jobs:  # one may start another
             await asyncio.wait(self._jobs)
         await self._bus.stop()
@@ -207,7 +231,7 @@ class Coordinator:
         if row is None or self._is_active(row.id):
             return
         try:
-            run = ActiveRun(row, self.journal.checkpoint(row.id), self._desk)
+            run = self._taken_up(row, self.journal.checkpoint(row.id))
         except StoreError:
             raise
         except EdgepflError as error:
@@ -216,6 +240,18 @@ class Coordinator:
             return
         self._run = run
         run.resume()
+
+    def _taken_up(self, row: RunRow, checkpoint: Checkpoint) -> ActiveRun:
+        """A run that the journal has."""
+        return ActiveRun(row, checkpoint, self._desk)
+
+    def _arithmetic(self, row: RunRow, plan: Plan) -> Arithmetic:
+        """Who does the mathematics of a run."""
+        aggregation = self._aggregators.aggregation
+        if aggregation is None:
+            return Local(self.vault, plan, self._worker, self._device)
+        orders = self._aggregators.hire()
+        return Remote(self.vault, row, self._worker, depot=aggregation.depot, orders=orders, used=self.journal.blobs)
 
     async def _receive(self) -> None:
         while True:
@@ -232,6 +268,7 @@ class Coordinator:
             return
         if self._run is not None:
             self._run.tick()
+        self._aggregators.look()
         self._pump()
 
     # What comes in.
@@ -253,6 +290,7 @@ class Coordinator:
         self._connected = True
         if self._run is not None:
             self._run.reconnected()
+        self._aggregators.repeat()
         self._send(ToAll(RollCall.KIND), RollCall(secrets.randbits(32)))
         self._uploads.ask_again(self._clock())
         self._pump()
@@ -269,6 +307,11 @@ class Coordinator:
                     log.warning("ignored: %s", error)
                     return
                 self._message(device, message)
+            case FromAggregator():
+                try:
+                    self._aggregators.heard(wire.decode(payload, where=topic))
+                except WireError as error:
+                    log.warning("ignored: %s", error)
             case _:
                 log.warning("nothing to do with topic %r", topic)
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 import msgspec
+import numpy as np
 
 from coordinator.config import RunConfig
-from edgepfl import wire
+from edgepfl import codec, wire
 from edgepfl.algorithms import Algorithm
+from edgepfl.bus.chunks import digests
 from edgepfl.errors import RunError, WireError
-from edgepfl.plan import Plan
+from edgepfl.plan import Plan, Role
 from edgepfl.seeds import derive, generator
+from edgepfl.tree import Tree
 from edgepfl.wire import BlobRef, Member, Task
 
 HEARTBEATS = 4  # signs of life in a lease
@@ -48,6 +52,8 @@ def make(
     accepted: Mapping[str, int],
     bundle: BlobRef,
     download: BlobRef,
+    settings: Mapping[str, float | str] = MappingProxyType({}),
+    grid: int = 0,
 ) -> Task:
     """The task of one attempt at one round, for these members of its cohort.
 
@@ -62,6 +68,8 @@ def make(
         accepted: the last round of each device that counts.
         bundle: plan and graphs.
         download: the DOWN slots of these members.
+        settings: the server's hyperparameters that hubs must know.
+        grid: where the sums of hubs lie.
     """
     final = is_final(config, number)
     due = config.evaluate_every > 0 and (number - 1) % config.evaluate_every == 0
@@ -81,7 +89,20 @@ def make(
         deadline=config.deadline,
         heartbeat=config.lease / HEARTBEATS,
         patience=config.patience,
+        settings=dict(settings),
+        grid=grid,
     )
+
+
+def blank_download(plan: Plan) -> BlobRef:
+    """A reference as long as that of every download of a plan: their bytes differ, their number does not."""
+    blank = {
+        name: Tree({tensor: np.zeros(spec.shape, spec.dtype) for tensor, spec in slot.tensors.items()})
+        for name, slot in plan.by_role(Role.DOWN).items()
+    }
+    data = codec.encode(blank)
+    inline = data if len(data) <= wire.INLINE_LIMIT else b""
+    return BlobRef("0" * 64, len(data), inline, b"" if inline else digests(data))
 
 
 def check_size(task: Task, goal: int) -> None:

@@ -1,15 +1,20 @@
-"""The server's half of an algorithm, between checkpoints (NumPy) and mathematics (torch)."""
+"""The server's half of an algorithm: its torch state from round to round, and the NumPy trees that cross the wire."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+import functools
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
 import torch
 
+from coordinator import optimisers
+from coordinator.fusion import with_engine
+from coordinator.optimisers import Server, apart
 from coordinator.reduction import Reduction
+from coordinator.robust import Clip, Rule
 from edgepfl import algorithms
 from edgepfl.algorithms import Algorithm, Cohort
 from edgepfl.errors import ConfigError, RunError
@@ -20,14 +25,20 @@ from edgepfl.tree import Tree, Trees
 Settings = dict[str, float | str]
 
 
-def algorithm_of(plan: Plan, settings: Settings) -> Algorithm:
+def algorithm_of(plan: Plan, settings: Settings, engine: str = "hybrid") -> Algorithm:
     """The algorithm of a plan, with a run's settings over the plan's defaults.
+
+    Args:
+        plan: of the bundle.
+        settings: of the run.
+        engine: that keeps FPFC's pairs, see :mod:`coordinator.fusion`.
 
     Raises:
         ConfigError: a setting that the algorithm does not have, or that would need another export.
         RunError: the plan was made by another version of the algorithm.
     """
-    algorithm = algorithms.build(plan.algorithm, {**plan.fixed, **plan.server, **plan.hyper, **settings})
+    built = algorithms.build(plan.algorithm, {**plan.fixed, **plan.server, **plan.hyper, **settings})
+    algorithm = with_engine(built, engine)
     for name, shaped in plan.fixed.items():
         if getattr(algorithm, name) != shaped:
             raise ConfigError(
@@ -123,57 +134,80 @@ def _held(value: float) -> float:
     return float(np.float32(value))
 
 
-def reduction(algorithm: Algorithm, plan: Plan, cohort: Iterable[str], device: str = "cpu") -> Reduction:
-    """What folds the uploads of one round, by the round's algorithm."""
-    return Reduction(plan.by_role(Role.UP), cohort, algorithm.weighting, device, algorithm)
+def reduction(
+    algorithm: Algorithm, plan: Plan, cohort: Iterable[str], device: str = "cpu", rule: Rule | Clip | None = None
+) -> Reduction:
+    """What folds the uploads of one round, by the round's algorithm and the run's robust rule."""
+    return Reduction(plan.by_role(Role.UP), cohort, algorithm.weighting, device, algorithm, rule=rule)
 
 
-def first_state(algorithm: Algorithm, plan: Plan, model: Tree) -> Trees:
-    """The server's state before round 1, as NumPy trees."""
+def server_of(algorithm: Algorithm, plan: Plan, words: str) -> Server | None:
+    """The server optimiser that a run names, at work on its algorithm; None for no words.
+
+    Raises:
+        ConfigError: there is no such optimiser, or the algorithm takes none.
+    """
+    optimiser = optimisers.optimiser_of(words)
+    if optimiser is None:
+        return None
+    return Server(optimiser, optimisers.added(algorithm, plan, functools.partial(first_state, algorithm)))
+
+
+def first_state(algorithm: Algorithm, plan: Plan, model: Tree, device: str = "cpu") -> Trees:
+    """The server's state before round 1, torch, from the initial model, NumPy."""
     sent = {name for slot in plan.by_role(Role.DOWN).values() for name in slot.tensors}
     parts = ([name for name in model if name in sent and (name in plan.personal) is apart] for apart in (False, True))
-    shared, personal = (_torch(model.like(dict.fromkeys(names))) for names in parts)
+    shared, personal = (torch_of({"": model.like(dict.fromkeys(names))}, device)[""] for names in parts)
     filled = {name: _filled(slot) for name, slot in plan.by_role(Role.DOWN).items() if slot.first is not None}
-    return {**filled, **_numpy(algorithm.init_apart(shared, personal))}
+    return {**torch_of(filled, device), **algorithm.init_apart(shared, personal)}
 
 
-def next_state(algorithm: Algorithm, state: Trees, got: Cohort, *, last: bool = False) -> Trees:
-    """The server's state after a round, as NumPy trees.
+def next_state(
+    algorithm: Algorithm, state: Trees, got: Cohort, *, last: bool = False, server: Server | None = None
+) -> Trees:
+    """The server's state after a round, torch.
 
     Args:
         algorithm: that of the round.
-        state: before it.
+        state: before it; an algorithm may change its tensors in place, so it is not to be used again.
         got: what it brought in.
         last: whether it was the run's last that trains.
+        server: the run's server optimiser.
 
     Raises:
         RunError: it is not finite.
     """
     with torch.no_grad():
-        updated = algorithm.update(beside(state, got), got)
-        after = _numpy(algorithm.conclude(updated) if last else updated)
+        here = beside(state, got)
+        got, memory = (got, {}) if server is None else server.stepped(here, got)
+        after = algorithm.update(apart(here), got)
+        after = {**(algorithm.conclude(after) if last else after), **memory}
     for slot, tree in after.items():
         for name, tensor in tree.items():
-            if not np.isfinite(tensor).all():
+            if here.get(slot, Tree({})).get(name) is not tensor and not torch.isfinite(tensor).all():
                 raise RunError(f"the new {slot}/{name} is not finite", where="update", remedy="Lower the step sizes")
     return after
 
 
 def beside(state: Trees, got: Cohort) -> Trees:
-    """The state as torch trees on the device where the cohort's uploads were folded."""
+    """The state on the device where the cohort's uploads were folded."""
     folded = next(
         (tensor for trees in (got.total, got.stack) for tree in trees.values() for tensor in tree.values()), None
     )
-    return {
-        slot: _torch(tree).map(lambda tensor: tensor if folded is None else tensor.to(folded.device))
-        for slot, tree in state.items()
-    }
+    if folded is None:
+        return state
+    return {slot: tree.map(lambda tensor: tensor.to(folded.device)) for slot, tree in state.items()}
 
 
 def downloads(algorithm: Algorithm, state: Trees, device: str) -> Trees:
     """The DOWN slots of one device, as NumPy trees."""
+    return each_downloads(algorithm, state, (device,))[device]
+
+
+def each_downloads(algorithm: Algorithm, state: Trees, devices: Sequence[str]) -> dict[str, Trees]:
+    """The DOWN slots of each device, as NumPy trees."""
     with torch.no_grad():
-        return _numpy(algorithm.send({slot: _torch(tree) for slot, tree in state.items()}, device))
+        return {device: numpy_of(trees) for device, trees in algorithm.send_each(state, devices).items()}
 
 
 def addressed(algorithm: Algorithm) -> bool:
@@ -186,9 +220,15 @@ def _filled(slot: SlotPlan) -> Tree:
     return Tree({name: np.full(spec.shape, fill, np.float32) for name, spec in slot.tensors.items()})
 
 
-def _torch(tree: Tree) -> Tree:
-    return tree.map(torch.from_numpy)
+def torch_of(trees: Trees, device: str = "cpu") -> Trees:
+    """NumPy trees as torch trees on a device; arrays that are read-only are copied."""
+
+    def placed(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> torch.Tensor:
+        return torch.from_numpy(np.require(array, requirements="W")).to(device)
+
+    return {name: tree.map(placed) for name, tree in trees.items()}
 
 
-def _numpy(trees: Trees) -> Trees:
+def numpy_of(trees: Trees) -> Trees:
+    """Torch trees as NumPy trees."""
     return {name: tree.map(lambda tensor: tensor.detach().cpu().numpy()) for name, tree in trees.items()}

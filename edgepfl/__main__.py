@@ -13,6 +13,7 @@ GROUP = "edgepfl.commands"
 OURS = {"coordinator", "device_agent", "edgepfl", "exporters", "simulators"}
 SUMMARIES = {
     "agent": "run a device's agent (on the board)",
+    "aggregator": "do a coordinator's mathematics, on several GPUs or hosts",
     "algorithms": "list the algorithms and published hyperparameters, or tell all about one",
     "bench": "measure a training step on this machine: time and memory, side by side",
     "build-runner": "build the library that runs ExecuTorch graphs without torch",
@@ -21,6 +22,7 @@ SUMMARIES = {
     "demo": "broker, coordinator and 20 agents on this machine, and a report",
     "doctor": "check on this device that a bundle's graphs compute what they should",
     "export": "make a bundle of training graphs from a model and an algorithm",
+    "hub": "run a hub: a coordinator to its devices and a device to its parent",
     "inspect": "tell what a bundle holds, and which operators run where",
     "model": "write the model that a device ended with to a file",
     "recover": "train FPFC on devices of known clusters and tell how well it finds them",

@@ -7,8 +7,11 @@
     edgepfl/1/FLEET/down/DEVICE/KIND         one device reads: task, commit, need, cancel, rollcall
     edgepfl/1/FLEET/all/KIND                 every device reads: task, commit, rollcall
     edgepfl/1/FLEET/blob/SHA16/K             whoever asked reads: chunk K of a blob
+    edgepfl/1/FLEET/server/down/KIND         the aggregators read: order
+    edgepfl/1/FLEET/server/up/KIND           the aggregators write, and the coordinator reads: done, here
 
-At most seven levels, so that brokers with AWS's limits carry them.  A device may write only under its own ``up/``.
+At most seven levels, so that brokers with AWS's limits carry them.  A device may write only under its own ``up/``, and
+needs nothing below ``server/``.
 """
 
 from __future__ import annotations
@@ -74,7 +77,21 @@ class Chunk:
     device: str = ""
 
 
-Address = FromDevice | ToDevice | ToAll | Chunk
+@dataclass(frozen=True)
+class FromAggregator:
+    """A message that the aggregators wrote for the coordinator."""
+
+    kind: str
+
+
+@dataclass(frozen=True)
+class ToAggregator:
+    """A message of the coordinator for the aggregators."""
+
+    kind: str
+
+
+Address = FromDevice | ToDevice | ToAll | Chunk | FromAggregator | ToAggregator
 
 
 @dataclass(frozen=True)
@@ -100,6 +117,10 @@ class Topics:
                 return f"{root}/blob/{sha16}/{index}"
             case Chunk(sha16, index, device):
                 return f"{root}/up/{device}/blob/{sha16}.{index}"
+            case FromAggregator(kind):
+                return f"{root}/server/up/{kind}"
+            case ToAggregator(kind):
+                return f"{root}/server/down/{kind}"
 
     def parse(self, topic: str) -> Address | None:
         """The address of a topic, or None if it is none of this fleet's."""
@@ -118,6 +139,10 @@ class Topics:
                 return ToAll(kind)
             case ["blob", sha16, index]:
                 return _chunk(sha16, index, "")
+            case ["server", "up", kind] if _KIND.fullmatch(kind):
+                return FromAggregator(kind)
+            case ["server", "down", kind] if _KIND.fullmatch(kind):
+                return ToAggregator(kind)
             case _:
                 return None
 
@@ -128,6 +153,14 @@ class Topics:
     def for_coordinator(self) -> tuple[str, str]:
         """The filters that the coordinator subscribes to."""
         return f"{ROOT}/{self.fleet}/up/+/+", f"{ROOT}/{self.fleet}/up/+/blob/+"
+
+    def for_aggregator(self) -> str:
+        """The filter that the aggregators subscribe to."""
+        return f"{ROOT}/{self.fleet}/server/down/+"
+
+    def from_aggregator(self) -> str:
+        """The filter that a coordinator with aggregators subscribes to as well."""
+        return f"{ROOT}/{self.fleet}/server/up/+"
 
     def chunks_of(self, sha16: str) -> str:
         """The filter for all chunks of a blob that the coordinator sends."""

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, TypeAlias
 
 import msgpack
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from edgepfl.errors import WireError
 from edgepfl.plan import PROTOCOL
@@ -24,9 +24,13 @@ BINARY_LIMIT = 70_000  # bytes: a chunk, an inline blob, or the hashes of 4,375 
 ARRAY_LIMIT = 4096
 MAP_LIMIT = 64
 INLINE_LIMIT = 32 << 10  # bytes of a blob that rides in its message
+MEMBERS_LIMIT = 2000  # devices that a hub may speak for
 
 # \Z and not $, which would let a final line feed through
 Device: TypeAlias = Annotated[str, Meta(pattern=r"\A[a-z0-9]([a-z0-9-]{0,34}[a-z0-9])?\Z")]
+Below: TypeAlias = Annotated[  # a device under a hub, by its name there; with hubs in between, by the way to it
+    str, Meta(pattern=r"\A[a-z0-9]([a-z0-9-]{0,34}[a-z0-9])?(/[a-z0-9]([a-z0-9-]{0,34}[a-z0-9])?){0,2}\Z")
+]
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]
 Sha256: TypeAlias = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 40)]
@@ -65,6 +69,7 @@ class Hello(Message, frozen=True):
     Attributes:
         session: a number that is new at every start of the agent; a stale will names an old one.
         pending: (run, round) whose report waits for the coordinator's word, or ("", -1).
+        members: of a hub alone, the devices that are with it; ``examples`` is the sum of theirs.
     """
 
     KIND: ClassVar[str] = "hello"
@@ -76,6 +81,7 @@ class Hello(Message, frozen=True):
     agent: Name
     pending: tuple[Annotated[str, Meta(max_length=64)], RoundNumber] = ("", -1)
     protocol: int = PROTOCOL
+    members: Annotated[tuple[Below, ...], Meta(max_length=MEMBERS_LIMIT)] | UnsetType = UNSET
 
 
 class Gone(Message, frozen=True):
@@ -86,16 +92,33 @@ class Gone(Message, frozen=True):
     session: Count
 
 
-class Report(Message, frozen=True):
-    """A device's result of one round.
+class Part(msgspec.Struct, frozen=True, array_like=True):
+    """What one device under a hub did in a round.
 
     Attributes:
-        examples: how many the device trains on.
+        device: its name below the hub.
+        examples: how many it trains on.
         steps: minibatch steps really taken.
-        upload: the UP slots, by :mod:`edgepfl.codec`; None where nothing was trained.
+        metrics: as in its own report.
+    """
+
+    device: Below
+    examples: Count
+    steps: Count
+    metrics: Numbers = {}
+
+
+class Report(Message, frozen=True, omit_defaults=True):
+    """A device's result of one round, or that of all devices of a hub.
+
+    Attributes:
+        examples: how many the device trains on; of a hub, the sum over its members.
+        steps: minibatch steps really taken; of a hub, the most of any member.
+        upload: the UP slots, by :mod:`edgepfl.codec`; None where nothing was trained.  Of a hub, exact sums of them.
         metrics: "loss" of training; "accuracy.MODEL" and "loss.MODEL" where the task asked for evaluation.
         seconds: of the device's own time, by phase.
         kept: digest of the KEEP slots after this round: proof of what a crash must not change.
+        members: of a hub alone, whose uploads are in the sums, in the order of their names.
     """
 
     KIND: ClassVar[str] = "report"
@@ -110,6 +133,7 @@ class Report(Message, frozen=True):
     metrics: Numbers
     seconds: Numbers
     kept: Sha256
+    members: Annotated[tuple[Part, ...], Meta(max_length=MEMBERS_LIMIT)] = ()
 
 
 class Failed(Message, frozen=True):
@@ -168,6 +192,8 @@ class Task(Message, frozen=True, omit_defaults=True):
         deadline: seconds from receipt, on the receiver's own clock.
         heartbeat: seconds between the Progress messages that renew the lease.
         patience: seconds of training after which a device finishes with the steps it has done; 0 for no end.
+        settings: for hubs, the server's own hyperparameters that differ from the plan's.
+        grid: for hubs, where their sums lie: ``2^grid`` bounds every weighted number of an upload.
     """
 
     KIND: ClassVar[str] = "task"
@@ -186,6 +212,8 @@ class Task(Message, frozen=True, omit_defaults=True):
     deadline: Seconds
     heartbeat: Seconds
     patience: Seconds = 0.0
+    settings: dict[Name, float | Name] = {}
+    grid: Annotated[int, Meta(ge=-500, le=499)] = 0
 
 
 class Commit(Message, frozen=True):
@@ -214,8 +242,44 @@ class RollCall(Message, frozen=True):
     session: Count
 
 
+class Order(Message, frozen=True):
+    """The coordinator's order to its aggregators; it is repeated until it is done.
+
+    Attributes:
+        job: digest of what is to be done, a blob in the store that they share.
+    """
+
+    KIND: ClassVar[str] = "order"
+    job: Sha256
+
+
+class Done(Message, frozen=True):
+    """The aggregators have done a job.
+
+    Attributes:
+        job: digest of the order's.
+        outcome: digest of what came of it, a blob in the store that they share.
+    """
+
+    KIND: ClassVar[str] = "done"
+    job: Sha256
+    outcome: Sha256
+
+
+class Here(Message, frozen=True):
+    """The aggregators are here, with nothing to do: whoever waits for them orders again.
+
+    Attributes:
+        ranks: how many processes they are.
+    """
+
+    KIND: ClassVar[str] = "here"
+    ranks: Count
+
+
 KINDS: dict[str, type[Message]] = {
-    record.KIND: record for record in (Hello, Gone, Report, Failed, Progress, Need, Task, Commit, Cancel, RollCall)
+    record.KIND: record
+    for record in (Hello, Gone, Report, Failed, Progress, Need, Task, Commit, Cancel, RollCall, Order, Done, Here)
 }
 
 
@@ -288,7 +352,10 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-def _check_finite(message: Message, where: str) -> None:
+def _check_finite(message: Message | Part, where: str) -> None:
+    if isinstance(message, Report):
+        for part in message.members:
+            _check_finite(part, where)
     for field in message.__struct_fields__:
         value = getattr(message, field)
         numbers = value.values() if isinstance(value, dict) else (value,)

@@ -92,7 +92,7 @@ class InProcess:
             reduction.offer(device, Upload(count, result.steps, lambda upload=result.upload: upload))  # type: ignore[misc]  # the default binds it now
         got = reduction.close(cohort, number=number, fleet=self.devices, statistics=self.plan.statistics)
         self.state = updater.next_state(tuned, self.state, got)
-        self.history.append(Moved(results, self.state))
+        self.history.append(Moved(results, _copied(self.state)))
         return self.history[-1]
 
     def start(self, device: str) -> Start:
@@ -142,6 +142,11 @@ class InProcess:
                 values |= named(place, result.upload) | named(place, result.keep)
                 values |= {f"{place} {name}": np.asarray(value) for name, value in result.metrics.items()}
         return values
+
+
+def _copied(state: Trees) -> Trees:
+    """A state as NumPy trees of its own: the server may change the next one in place."""
+    return {slot: tree.map(np.copy) for slot, tree in updater.numpy_of(state).items()}
 
 
 def named(place: str, trees: Trees) -> Values:

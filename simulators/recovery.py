@@ -124,10 +124,10 @@ def recover(task: Task, see: Callable[[int, float, Clusters], None] = lambda *_:
         fleet.round(sorted(drawn.tolist()))
         fleet.history[-1] = Moved({}, {})  # a state is all pairs of models: too big to remember every round's
         if number % LINE_EVERY == 0 or number == task.rounds:
-            found = clusters_of(fleet.state, xi=fpfc.xi, nu=fpfc.nu)
+            found = clusters_of(fleet.algorithm, fleet.state)
             see(number, _rand(found, truth), found)
     accuracy = fmean(fleet.evaluate(device).metrics["accuracy.personal"] for device in devices)
-    looked = [clusters_of(fleet.state, xi=fpfc.xi, nu=nu) for nu in NUS]
+    looked = [clusters_of(fleet.algorithm, fleet.state, nu=nu) for nu in NUS]
     others = tuple((each.nu, len(each.groups), _rand(each, truth)) for each in looked)
     return Outcome(_rand(found, truth), len(found.groups), len(set(truth.values())), accuracy, found, others)
 

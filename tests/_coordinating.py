@@ -5,9 +5,13 @@ A plugin of tests/conftest.py, because mypy takes only one module of the name co
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
 import msgspec
 import pytest
 import torch
+from _s3 import S3, serving_s3
 
 from coordinator import service
 from edgepfl.algorithms.fedavg import FedAvg
@@ -33,6 +37,20 @@ def wide(small: Bundle) -> Bundle:
 def long(small: Bundle) -> Bundle:
     """The same on 300,010 parameters: its uploads go in nineteen chunks, more than are asked for at once."""
     return _with_hidden(small, 4000)
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[Callable[[], S3]]:
+    """Gives a server that speaks S3, which starts when it is first asked for."""
+    with ExitStack() as running:
+        started: list[S3] = []
+
+        def server() -> S3:
+            if not started:
+                started.append(running.enter_context(serving_s3()))
+            return started[0]
+
+        yield server
 
 
 def _with_hidden(small: Bundle, hidden: int) -> Bundle:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 import pytest
+import torch
 from _components import absent
 from _once import FOLDER
 from hypothesis import HealthCheck, settings
@@ -14,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from edgepfl.bus.loopback import LoopbackBroker
 from simulators.broker import BrokerHandle, installed, open_broker
 
-pytest_plugins = ["_coordinating"]
+pytest_plugins = ["_coordinating", "_thrifty"]
 
 settings.register_profile("edgepfl", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # busy machines
 settings.load_profile("edgepfl")
@@ -27,6 +28,15 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "shared"
     folder.mkdir(exist_ok=True)
     os.environ[FOLDER] = str(folder)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs a GPU where there is none: ``pytest -m cuda`` runs it on any machine that has one."""
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("cuda") is not None:
+            item.add_marker(pytest.mark.skip(reason="this machine has no CUDA device"))
 
 
 _HOW = {"mosquitto": "apt install mosquitto", "iotcore": "pip install 'edgepfl[sim]'"}

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
 from edgepfl.algorithms._base import (
+    Across,
     Algorithm,
     Cohort,
     Minibatch,
@@ -24,10 +25,12 @@ from edgepfl.algorithms._base import (
     Scalar,
     has,
     hyperparameters,
+    whole,
 )
 from edgepfl.errors import ConfigError
 
 __all__ = [
+    "Across",
     "Algorithm",
     "Cohort",
     "Minibatch",
@@ -41,6 +44,7 @@ __all__ = [
     "load",
     "names",
     "parse_settings",
+    "whole",
 ]
 
 Setting = float | int | bool | str

@@ -269,6 +269,10 @@ class Algorithm(ABC):
         """The DOWN slots of one device."""
         return {name: state[name] for name, slot in self.declared().items() if slot.role is Role.DOWN}
 
+    def send_each(self, state: Trees, devices: Sequence[str]) -> Mapping[str, Trees]:
+        """The DOWN slots of each of these devices; for methods that can make many at once."""
+        return {device: self.send(state, device) for device in devices}
+
     def rebuild(self, upload: Trees, steps: int) -> Trees:  # noqa: ARG002  most upload all that is needed
         """The slots of :attr:`rebuilt`, computed from one device's upload instead of sent.
 

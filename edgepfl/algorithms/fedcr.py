@@ -168,7 +168,7 @@ class FedCR(Algorithm):
 
     def update(self, state: Trees, got: Cohort) -> Trees:
         precision, shift = got.total["precision"].value, got.total["shift"].value
-        Sigma = 1 / (1 + precision)
+        Sigma = 1 / (1 + precision.clip(min=0))  # below 0 only a device's lie can be
         seen = got.total["present"].value.unsqueeze(1) > 0
 
         def moved(name: str, new: Tensor) -> Tree:

@@ -5,17 +5,18 @@ Yu et al. 2022, "Clustered federated learning based on nonconvex pairwise fusion
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, ClassVar, NoReturn
 
-import numpy as np
+import torch
 
-from edgepfl.algorithms._base import SERVERS, Algorithm, Cohort, Minibatch, Scalar
-from edgepfl.algorithms._clusters import clusters, fused_below
-from edgepfl.algorithms._pairs import Pairs, centre, joined, moved
-from edgepfl.algorithms._rows import by_device, columns_of, matrix, row_of, rows_of, shaped
+from edgepfl.algorithms._base import SERVERS, Across, Algorithm, Cohort, Minibatch, Scalar, whole
+from edgepfl.algorithms._clusters import Floats, clusters, fused_below
+from edgepfl.algorithms._fusion import Columns, Engine, Opening
+from edgepfl.algorithms._pairs import Plain
+from edgepfl.algorithms._rows import columns_of, row_of, rows_of, shaped
 from edgepfl.algorithms._scad import Scad
 from edgepfl.errors import ConfigError
 from edgepfl.plan import MODEL, Reduce, Shape, Slot, Weighting, down, keep, up, work
@@ -37,6 +38,21 @@ class Finalize(StrEnum):
 
 
 @dataclass(frozen=True)
+class Distances:
+    """How far apart the devices are, each array in the order of their names.
+
+    Attributes:
+        devices: their names.
+        omega: ``|omega_i|``, ``(m,)``.
+        theta: ``|theta_ij|`` of each pair ``i < j``, in the order (0, 1), (0, 2), ..., (1, 2), ...
+    """
+
+    devices: tuple[str, ...]
+    omega: Floats
+    theta: Floats
+
+
+@dataclass(frozen=True)
 class FPFC(Algorithm):
     """``min sum_i f_i(omega_i) + 1/(2m) sum_ij gt(|omega_i - omega_j|)``, ``gt`` the smoothed SCAD penalty.
 
@@ -49,7 +65,8 @@ class FPFC(Algorithm):
         zeta_i    = 1/m sum_j (omega_j + theta_ij - v_ij / rho)    with j = i
 
     Every parameter is fused unless the export names some (``--personal 'head.*'``): then the others are averaged over
-    the cohort as FedAvg does.  The server needs each device's own model and stores two vectors for every pair.
+    the cohort as FedAvg does.  The server needs each device's own model.  How it keeps the pairs is its engine's
+    business: the plain one stores ``theta`` and ``v`` of each, the coordinator's fewer vectors with the same result.
     ``lam`` is in units of ``|omega_i - omega_j|`` over all fused parameters, so it goes with the root of their number.
 
     Attributes:
@@ -77,7 +94,8 @@ class FPFC(Algorithm):
     personal_default: ClassVar[tuple[str, ...]] = ("*",)
     evaluated: ClassVar[str] = "the device's own omega_i; its cluster's mean after finalize = cluster_mean"
     revealed: ClassVar[tuple[str, ...]] = ("omega",)
-    grows: ClassVar[str] = "m*d_h + m*(m-1)*d_h + m"  # omega, theta and v of pairs, examples
+    grows: ClassVar[str] = "m*d_h + m*(m-1)/2*d_h + 4*m*m"  # omega, and of pairs at most a vector and some numbers
+    opening: ClassVar[Opening] = Plain
 
     lr: Scalar = 0.05
     rho: Scalar = 1.0
@@ -142,40 +160,73 @@ class FPFC(Algorithm):
             "body": shared,
             "final": Tree.scalar(zero),
             "first": personal,  # omega^0, from which everyone starts
-            "omega": none,  # by device, as the server last heard of it
+            "places": none,  # by device: its number in the order in which they joined
             "examples": none,  # by device
-            "theta": none,  # of each pair of devices, in the order of their names
-            "v": none,
+            "statistics": none,  # the running statistics among the fused tensors
             "mean": none,  # by device: its cluster's, in the end
-        }
+        }  # and what the engine dumps
+
+    def opened(self, state: Trees, across: Across = whole) -> Engine:
+        """The engine that keeps the pairs of a state.
+
+        Args:
+            state: the server's.
+            across: see :class:`~edgepfl.algorithms._base.Cohort`; only an update needs it.
+        """
+        first = row_of(state["first"])
+        unpaired = None
+        if state["statistics"]:
+            unpaired = torch.from_numpy(columns_of(state["first"], state["statistics"])).to(first.device)
+        own = {slot: tree for slot, tree in state.items() if slot not in _SLOTS}
+        return self.opening(Columns(first, unpaired, across), own)
 
     def send(self, state: Trees, device: str) -> Trees:
-        zeta = state["mean"].get(device)
-        if zeta is None:
-            devices = sorted({*state["omega"], device})
-            zeta = centre(_pairs(state, devices), devices.index(device), self.rho)
-        return {"body": state["body"], "zeta": shaped(zeta, state["first"]), "final": state["final"]}
+        return self.send_each(state, (device,))[device]
+
+    def send_each(self, state: Trees, devices: Sequence[str]) -> Mapping[str, Trees]:
+        zetas = self._zetas(state, devices)
+        return {
+            device: {"body": state["body"], "zeta": shaped(zeta, state["first"]), "final": state["final"]}
+            for device, zeta in zetas.items()
+        }
+
+    def _zetas(self, state: Trees, devices: Sequence[str]) -> dict[str, Tensor]:
+        """What each device is pulled to; one that the server never saw has the mean with itself at the start."""
+        asked = [device for device in devices if device not in state["mean"]]
+        known = [device for device in asked if device in state["places"]]
+        engine, found = self.opened(state), {device: state["mean"][device] for device in devices if device not in asked}
+        if known:
+            found |= zip(known, engine.centres(_places(state, known), self.rho), strict=True)
+        if len(known) < len(asked):
+            first, m = row_of(state["first"]), engine.count
+            joined = (m * engine.mean() + first) / (m + 1) if m else first
+            found |= {device: joined for device in asked if device not in found}
+        return {device: found[device] for device in devices}
 
     def update(self, state: Trees, got: Cohort) -> Trees:
-        devices = sorted({*state["omega"], *got.fleet, *got.devices})
-        active = [devices.index(device) for device in got.devices]
-        uploaded = rows_of(got.stack["fused"])
-        unpaired = columns_of(state["first"], got.statistics)
-        pairs = moved(
-            _pairs(state, devices),
-            active,
-            uploaded,
-            self.scad(got.number),
-            both=self.pair_rule is PairRule.BOTH,
-            unpaired=unpaired,
-        )
-        examples = {device: uploaded.new_tensor(float(n)) for device, n in zip(got.devices, got.examples, strict=True)}
+        newcomers = sorted({*got.fleet, *got.devices} - state["places"].keys())
+        after = {**state, **self._enrolled(state, got, newcomers)}
+        engine = self.opened(after, got.across)
+        engine.join(len(newcomers))
+        places, uploaded = _places(after, got.devices), rows_of(got.stack["fused"])
+        order = sorted(range(len(places)), key=places.__getitem__)
+        if order != list(range(len(places))):
+            uploaded = uploaded[torch.tensor(order, device=uploaded.device)]
+        both = self.pair_rule is PairRule.BOTH
+        engine.move([places[k] for k in order], uploaded, self.scad(got.number), both=both)
+        body = state["body"] + got.total["delta"] if state["body"] else state["body"]
+        return {**after, "body": body, **engine.dump()}
+
+    def _enrolled(self, state: Trees, got: Cohort, newcomers: Sequence[str]) -> Trees:
+        """What the server knows of the devices and the model, apart from pairs."""
+        like = row_of(state["first"])
+        places = {device: len(state["places"]) + k for k, device in enumerate(newcomers)}
+        examples = {device: like.new_tensor(float(n)) for device, n in zip(got.devices, got.examples, strict=True)}
+        fused = [name for name in got.statistics if name in state["first"]]
         return {
-            **state,
-            "body": state["body"] + got.total["delta"] if state["body"] else state["body"],
-            "omega": by_device(devices, pairs.omega),
+            "places": state["places"] | Tree({d: torch.tensor(at, device=like.device) for d, at in places.items()}),
             "examples": state["examples"] | Tree(examples),
-            **({"theta": Tree.scalar(pairs.theta), "v": Tree.scalar(pairs.v)} if len(devices) > 1 else {}),
+            "statistics": Tree({name: torch.tensor(True, device=like.device) for name in fused}),  # noqa: FBT003  a value
         }
 
     def scad(self, number: int) -> Scad:
@@ -186,40 +237,52 @@ class FPFC(Algorithm):
             lam = self.lam_first and self.lam_first * (self.lam / self.lam_first) ** risen
         return Scad(lam, self.a, self.xi, self.rho)
 
+    def models(self, state: Trees) -> Tree:
+        """Each device's fused parameters as the server last heard of them, ``(d,)``, by device."""
+        devices = list(state["places"])
+        return Tree(dict(zip(devices, self.opened(state).omega(_places(state, devices)), strict=True)))
+
+    def distances(self, state: Trees) -> Distances:
+        """How far apart the devices are."""
+        devices = list(state["places"])
+        engine = self.opened(state)
+        at = torch.tensor(_places(state, devices), dtype=torch.int64, device=engine.omega_norms().device)
+        i, j = torch.triu_indices(len(at), len(at), 1, device=at.device)
+        theta = engine.theta_norms()[at[i], at[j]]
+        return Distances(tuple(devices), engine.omega_norms()[at].cpu().numpy(), theta.cpu().numpy())
+
     def conclude(self, state: Trees) -> Trees:
-        if self.finalize is Finalize.NONE or not state["omega"]:
+        if self.finalize is Finalize.NONE or not state["places"]:
             return state
-        devices, final = list(state["omega"]), state["final"].value
-        pairs = _pairs(state, devices)
-        nu = self.nu or fused_below(self.xi, _norms(pairs.omega))
+        found, final = self.distances(state), state["final"].value
+        nu, engine = self.nu or fused_below(self.xi, found.omega), self.opened(state)
         means: dict[str, Tensor] = {}
-        for members in clusters(devices, _norms(pairs.theta), nu):
-            means |= dict.fromkeys(members, _mean(state, members))
+        for members in clusters(found.devices, found.theta, nu):
+            means |= dict.fromkeys(members, _mean(state, engine, members))
         return {**state, "mean": Tree(means), "final": Tree.scalar(final * 0 + 1)}
+
+
+_SLOTS = FPFC().init_apart(Tree({}), Tree({"": torch.zeros(1)})).keys()
+"""The slots of the state that are not the engine's."""
 
 
 def _refuse(reason: str, remedy: str) -> NoReturn:
     raise ConfigError(reason, where="FPFC", remedy=remedy)
 
 
-def _pairs(state: Trees, devices: list[str]) -> Pairs:
-    """The state of pairs, with room for those of ``devices`` that are new."""
-    first = row_of(state["first"])
-    omega = matrix(state["omega"], len(first), first)
-    theta, v = (state[name].value if state[name] else first.new_empty((0, len(first))) for name in ("theta", "v"))
-    places = np.array([devices.index(device) for device in state["omega"]], np.int64)
-    return joined(Pairs(omega, theta, v), places, len(devices), first)
+def _places(state: Trees, devices: Sequence[str]) -> list[int]:
+    """Where some devices are, by one look at the numbers' own device."""
+    if not devices:
+        return []
+    found: list[int] = torch.stack([state["places"][device] for device in devices]).tolist()
+    return found
 
 
-def _mean(state: Trees, members: tuple[str, ...]) -> Tensor:
+def _mean(state: Trees, engine: Engine, members: tuple[str, ...]) -> Tensor:
     """The mean of a cluster's models, weighted by examples; a device that never trained has none."""
     known = [device for device in members if device in state["examples"]]
+    omega = engine.omega(_places(state, known or members[:1]))
     if not known:
-        return state["omega"][members[0]]
-    total = sum(state["examples"][device] for device in known)
-    return sum(state["examples"][device] / total * state["omega"][device] for device in known)
-
-
-def _norms(rows: Tensor) -> np.ndarray[tuple[int], np.dtype[np.floating]]:
-    found: np.ndarray[tuple[int], np.dtype[np.floating]] = rows.norm(dim=1).cpu().numpy()
-    return found
+        return omega[0]
+    examples = torch.stack([state["examples"][device] for device in known])
+    return (examples / examples.sum()) @ omega

@@ -32,7 +32,7 @@ def storing(where: Path) -> Iterator[None]:
         raise StoreError(f"the store failed ({error.strerror or error})", where=str(where), remedy=remedy) from error
 
 
-def write_durably(path: Path, data: bytes) -> None:
+def write_durably(path: Path, data: bytes | memoryview) -> None:
     """Give ``path`` this content: after a power cut it holds either the old content or all of the new."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name[:16]}-", suffix=".tmp")
     temporary = Path(name)
@@ -54,12 +54,13 @@ def write_at(path: Path, offset: int, data: bytes) -> None:
 
 def settle(temporary: Path, path: Path) -> None:
     """Rename a file that is fully written; both steps are on the disk when this returns."""
-    _sync(temporary)
+    sync(temporary)
     temporary.replace(path)
-    _sync(path.parent)
+    sync(path.parent)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Wait until a file, or a directory's list of names, is on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

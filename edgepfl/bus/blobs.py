@@ -12,8 +12,9 @@ A file gets its final name only after its bytes are on the disk, so a power cut 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from edgepfl import wire
@@ -58,12 +59,20 @@ class BlobStore:
             raise StoreError(
                 f"a blob of {len(data)} bytes, at most {BLOB_LIMIT} are possible", where=str(self._directory)
             )
+        return BlobRef(self.keep(data), len(data), chunks=digests(data))
+
+    def keep(self, data: bytes | memoryview) -> str:
+        """Store ``data`` of any length, which never crosses the bus; its digest.
+
+        Raises:
+            StoreError: disk full, or no permission.
+        """
         sha256 = hashlib.sha256(data).hexdigest()
         path = self.path(sha256)
         with storing(path):
             if not path.exists() or self._digest(path) != sha256:
                 write_durably(path, data)
-        return BlobRef(sha256, len(data), chunks=digests(data))
+        return sha256
 
     def ref_inline(self, ref: BlobRef) -> BlobRef:
         """``ref`` as it goes into a message: with the bytes inline if they are few, else as it is.
@@ -103,12 +112,36 @@ class BlobStore:
         path = self.path(sha256)
         with storing(path):
             data = path.read_bytes()
+        self._verify(sha256, data)
+        return data
+
+    def read_into(self, sha256: str, room: Callable[[int], bytearray | memoryview] = bytearray) -> memoryview:
+        """Likewise, into memory that can be written to: what decodes it needs no copy of its own.
+
+        Args:
+            sha256: of the blob.
+            room: gives memory of so many bytes, such as memory that a GPU reads directly.
+
+        Raises:
+            StoreError: missing, unreadable or damaged.
+        """
+        path = self.path(sha256)
+        with storing(path), path.open("rb", buffering=0) as file:
+            data = memoryview(room(os.fstat(file.fileno()).st_size))
+            filled = 0
+            while filled < len(data) and (count := file.readinto(data[filled:])):
+                filled += count
+        self._verify(sha256, data[:filled])
+        return data
+
+    def _verify(self, sha256: str, data: bytes | memoryview) -> None:
         if hashlib.sha256(data).hexdigest() != sha256:
             self.delete(sha256)
             raise StoreError(
-                "the blob was damaged and is deleted", where=str(path), remedy="Fetch it again; check the disk"
+                "the blob was damaged and is deleted",
+                where=str(self.path(sha256)),
+                remedy="Fetch it again; check the disk",
             )
-        return data
 
     def adopt(self, sha256: str) -> bool:
         """Make a gathered blob a whole one, or delete it and say False if its digest is wrong."""

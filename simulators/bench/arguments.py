@@ -32,12 +32,27 @@ def chosen(option: str, given: str, known: Collection[Name]) -> list[Name]:
     return [by_name[name] for name in dict.fromkeys(names)]
 
 
-def number(option: str, word: str) -> int:
-    """A whole number from 1 on.
+def number(option: str, word: str, most: int = _MANY) -> int:
+    """A whole number from 1 to ``most``.
 
     Raises:
         ConfigError: it is none, or far too large.
     """
-    if not word.strip().isdecimal() or not 1 <= int(word) <= _MANY:
-        raise ConfigError(f"{word!r} is no whole number from 1 to {_MANY}", where=option)
+    if not word.strip().isdecimal() or not 1 <= int(word) <= most:
+        raise ConfigError(f"{word!r} is no whole number from 1 to {most}", where=option)
     return int(word)
+
+
+def share(option: str, word: str) -> float:
+    """A number above 0 and up to 1.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    try:
+        found = float(word)
+    except ValueError:
+        found = 0.0
+    if not 0 < found <= 1:
+        raise ConfigError(f"{word!r} is no number above 0 and up to 1", where=option)
+    return found

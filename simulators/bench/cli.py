@@ -1,10 +1,10 @@
-"""``edgepfl bench``: how long one training step takes, and what becomes of the zoo's models."""
+"""``edgepfl bench``: how long one training step takes, what becomes of the zoo's models, and how fast the server is."""
 
 from __future__ import annotations
 
 import argparse
 
-from simulators.bench import step_command, zoo_command
+from simulators.bench import fusion_command, reduction_command, step_command, zoo_command
 
 
 def main(arguments: list[str]) -> int:
@@ -13,6 +13,8 @@ def main(arguments: list[str]) -> int:
     commands = parser.add_subparsers(dest="what", required=True)
     step_command.add(commands)
     zoo_command.add(commands)
+    reduction_command.add(commands)
+    fusion_command.add(commands)
     words = parser.parse_args(arguments)
     status: int = words.run(words)
     return status

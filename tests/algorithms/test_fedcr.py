@@ -217,6 +217,16 @@ def test_a_class_that_nobody_has_keeps_its_pair_and_a_sure_expert_is_followed() 
     np.testing.assert_array_equal(frozen, old)
 
 
+def test_the_pairs_stay_pairs_whatever_the_devices_say() -> None:
+    """No upload that passes the screen makes a scale that is none, or a number that is none."""
+    for precision in (-1.0, -5.0, 0.0, 1e6, 3e38):
+        said = {"precision": np.full((CLASSES, WIDTH), precision), "shift": np.ones((CLASSES, WIDTH))}
+        upload = {name: Tree.scalar(torch.tensor(each)) for name, each in said.items()}
+        mu, sigma = updated(FedCR(), [{**upload, "present": Tree.scalar(torch.ones(CLASSES, dtype=torch.float64))}])
+        assert np.isfinite(mu).all()
+        assert ((sigma >= 1e-4) & (sigma <= 1)).all()
+
+
 def told(federation: Epochs, batches: Sequence[Draw]) -> dict[str, Vector]:
     upload = federation.train("pi-0", [federation.problem.batch("pi-0", draw) for draw in batches])
     return {name: upload[name].value.numpy() for name in ("precision", "shift", "present")}

@@ -99,17 +99,32 @@ def every(problem: Problem) -> tuple[str, ...]:
     return tuple(sorted(problem.shapes))
 
 
+def models_of(federation: Federation) -> Tree:
+    """Each device's model as the server last heard of it."""
+    assert isinstance(federation.algorithm, FPFC)
+    return federation.algorithm.models(federation.state)
+
+
+def pair_of(federation: Federation, i: str, j: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """The theta and v of two devices."""
+    assert isinstance(federation.algorithm, FPFC)
+    places = federation.state["places"]
+    return federation.algorithm.opened(federation.state).pair(int(places[i]), int(places[j]))
+
+
 def assert_same(federation: Federation, plain: Plain) -> None:
     fused = plain.fused == 1
     near = partial(np.testing.assert_allclose, rtol=1e-10, atol=1e-13)  # the dual of a flat pair is 0, but for rounding
     near(flat(federation.state["body"]), plain.body[~fused])
     devices = list(plain.omega)
-    assert list(federation.state["omega"]) == devices
-    for row, (i, j) in enumerate(itertools.combinations(devices, 2)):
-        for name, expected in (("theta", plain.theta), ("v", plain.v)):
-            near(federation.state[name].value[row].numpy(), expected[i, j][fused])
+    models = models_of(federation)
+    assert list(models) == devices
+    for i, j in itertools.permutations(devices, 2):
+        theta, v = pair_of(federation, i, j)
+        near(theta.numpy(), plain.theta[i, j][fused])
+        near(v.numpy(), plain.v[i, j][fused])
     for i in devices:
-        near(federation.state["omega"][i].numpy(), plain.omega[i][fused])
+        near(models[i].numpy(), plain.omega[i][fused])
         sent = federation.algorithm.send(federation.state, i)
         near(flat(sent["zeta"]), plain.zeta(i)[fused])
         near(federation.predictor(i), plain.omega[i] + plain.body)
@@ -234,8 +249,8 @@ def test_where_it_stops_is_stationary(lam: float) -> None:
     omega = {device: federation.predictor(device) for device in sorted(problem.examples)}
     gradient = {device: problem.A[device] @ (omega[device] - problem.b[device]) for device in omega}
     pull = {device: np.zeros(6) for device in omega}
-    for row, (i, j) in enumerate(itertools.combinations(omega, 2)):
-        theta, v = (federation.state[name].value[row].numpy() for name in ("theta", "v"))
+    for i, j in itertools.combinations(omega, 2):
+        theta, v = (tensor.numpy() for tensor in pair_of(federation, i, j))
         np.testing.assert_allclose(theta, omega[i] - omega[j], atol=1e-7)
         length = float(np.linalg.norm(theta))
         np.testing.assert_allclose(v, slope(length, settings) * theta / length, atol=1e-6)
@@ -257,7 +272,7 @@ def test_in_every_round_duals_are_bounded_and_the_centres_have_the_models_mean(r
             norms = federation.state["v"].value.norm(dim=1)
             assert norms.max() <= settings.lam * (1 + 1e-12)
             zetas = [flat(federation.algorithm.send(federation.state, device)["zeta"]) for device in problem.examples]
-            mean = flat(federation.state["omega"]).reshape(4, 6).mean(0)
+            mean = flat(models_of(federation)).reshape(4, 6).mean(0)
             np.testing.assert_allclose(np.mean(zetas, axis=0), mean, atol=1e-12)
         assert norms.max() > 0.1
 
@@ -275,18 +290,19 @@ def test_a_newcomer_joins_at_the_start_and_moves_no_other_pair() -> None:
     federation = Federation(GENTLE, problem, every(problem))
     state = GENTLE.update(federation.state, cohort(("ant", "fox"), ("ant", "elk", "fox"), rng.normal(size=(2, 6))))
     after = GENTLE.update(state, cohort(("elk",), ("ant", "bee", "elk", "fox", "owl"), rng.normal(size=(1, 6))))
-    pairs = {pair: row for row, pair in enumerate(itertools.combinations(after["omega"], 2))}
-    for name in ("theta", "v"):
-        before, now = state[name].value, after[name].value
-        assert now.shape == (10, 6)
-        assert torch.equal(now[pairs["ant", "fox"]], before[1])  # of ant-elk, ant-fox, elk-fox
-        assert before[1].abs().max() > 0.1
-        assert not now[pairs["bee", "owl"]].any()
-    start = torch.tensor(problem.start())
-    assert torch.equal(after["omega"]["owl"], start)
-    delta = start - after["omega"]["elk"]
+    ant, elk, fox, bee, owl = (int(after["places"][name]) for name in ("ant", "elk", "fox", "bee", "owl"))
+    assert (ant, elk, fox, bee, owl) == (0, 1, 2, 3, 4)  # those who were here keep their places
+    earlier, engine = GENTLE.opened(state), GENTLE.opened(after)
+    for before, now in zip(earlier.pair(ant, fox), engine.pair(ant, fox), strict=True):
+        assert torch.equal(now, before)
+        assert before.abs().max() > 0.1
+    assert after["theta"].value.shape == (10, 6)
+    assert not torch.cat(engine.pair(bee, owl)).any()
+    start, models = torch.tensor(problem.start()), GENTLE.models(after)
+    assert torch.equal(models["owl"], start)
+    delta = start - models["elk"]
     c = GENTLE.scad(1).factor(delta.norm())
-    torch.testing.assert_close(after["theta"].value[pairs["bee", "elk"]], c * delta, rtol=1e-12, atol=0)
+    torch.testing.assert_close(engine.pair(bee, elk)[0], c * delta, rtol=1e-12, atol=0)
 
 
 def test_a_device_that_the_server_never_saw_gets_the_mean_with_itself_at_the_start() -> None:
@@ -297,7 +313,11 @@ def test_a_device_that_the_server_never_saw_gets_the_mean_with_itself_at_the_sta
     state = GENTLE.update(federation.state, cohort(("ant", "fox"), ("ant", "fox"), rows))
     zeta = flat(GENTLE.send(state, "bee")["zeta"])
     np.testing.assert_allclose(zeta, (rows.sum(0) + problem.start()) / 3, rtol=1e-12)
-    assert list(state["omega"]) == ["ant", "fox"]
+    assert list(state["places"]) == ["ant", "fox"]
+    sent = GENTLE.send_each(state, ("bee", "fox", "owl"))
+    assert list(sent) == ["bee", "fox", "owl"]
+    for device, down in sent.items():
+        assert (flat(down["zeta"]) == flat(GENTLE.send(state, device)["zeta"])).all()
 
 
 def test_a_single_device_trains_towards_itself() -> None:
@@ -305,7 +325,7 @@ def test_a_single_device_trains_towards_itself() -> None:
     federation = Federation(GENTLE, problem, every(problem))
     full(federation, problem, rounds=40, steps=10)
     np.testing.assert_allclose(federation.predictor("pi-0"), problem.b["pi-0"], atol=1e-9)
-    assert not federation.state["theta"]
+    assert "theta" not in federation.state
 
 
 def test_running_statistics_stay_out_of_pairs() -> None:
@@ -318,7 +338,9 @@ def test_running_statistics_stay_out_of_pairs() -> None:
     torch.testing.assert_close(state["theta"].value[0, 4:], c * delta[4:], rtol=1e-12, atol=0)
     assert not state["theta"].value[0, :4].any()
     assert not state["v"].value[0, :4].any()
-    assert torch.equal(state["omega"]["fox"], torch.tensor(rows[1]))
+    assert torch.equal(GENTLE.models(state)["fox"], torch.tensor(rows[1]))
+    mean = torch.tensor(rows.mean(0)[:4])
+    torch.testing.assert_close(GENTLE.send(state, "ant")["zeta"]["body"], mean, rtol=1e-12, atol=0)
 
 
 def test_the_warm_up_raises_the_penalty_geometrically() -> None:

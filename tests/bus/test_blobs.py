@@ -48,6 +48,33 @@ def test_an_empty_blob_is_a_blob(blobs: BlobStore) -> None:
     assert blobs.read(ref.sha256) == b""
 
 
+@pytest.mark.parametrize("size", [0, 1, 70_000])
+def test_a_blob_is_read_into_memory_that_the_caller_gives(blobs: BlobStore, size: int) -> None:
+    data = bytes(range(256)) * (size // 256 + 1)
+    sha256 = blobs.put(data[:size]).sha256
+    rooms: list[bytearray] = []
+
+    def room(count: int) -> bytearray:
+        rooms.append(bytearray(count))
+        return rooms[-1]
+
+    found = blobs.read_into(sha256, room)
+    assert bytes(found) == data[:size] == bytes(rooms[0])
+    assert not found.readonly
+    assert found.obj is rooms[0]
+    assert bytes(blobs.read_into(sha256)) == blobs.read(sha256)
+
+
+def test_a_damaged_blob_is_not_read_into_memory_either(blobs: BlobStore) -> None:
+    sha256 = blobs.put(b"as it was").sha256
+    blobs.path(sha256).write_bytes(b"as it is ")
+    with pytest.raises(StoreError, match="damaged"):
+        blobs.read_into(sha256)
+    assert not blobs.has(sha256)
+    with pytest.raises(StoreError):
+        blobs.read_into(sha256)
+
+
 def test_a_damaged_blob_is_reported_and_removed(blobs: BlobStore) -> None:
     ref = blobs.put(DATA)
     blobs.path(SHA256).write_bytes(DATA[:-1] + b"?")

@@ -13,7 +13,6 @@ from coordinator.checkpoint import Vault
 from coordinator.journal import Checkpoint
 from edgepfl import codec
 from edgepfl.bundle import unpack
-from edgepfl.bus.blobs import BlobStore
 from edgepfl.plan import Role
 from simulators.federation import Moved
 
@@ -39,7 +38,7 @@ class Disk:
     @property
     def vault(self) -> Vault:
         """Opened anew."""
-        return Vault(BlobStore(self.folder / "offered"), BlobStore(self.folder / "private"))
+        return Vault.at(self.folder)
 
     def revive(self, subject: Exported) -> Federation:
         """The run as new processes find it."""

@@ -94,12 +94,13 @@ def test_shapes_and_dtypes_never_drift(name: str, runtime: str) -> None:
     """The server's state may come to hold more, of a device that joins; what it held keeps its shape."""
     recorder = Recorder(runner(name, runtime))
     federation = Federation(shipped(name, runtime), runner=recorder)
-    before, plan = shapes(federation.state), federation.plan
+    before, plan = shapes(updater.numpy_of(federation.state)), federation.plan
+    first = federation.state.keys()
     federation.run()
     for moved in federation.history:
-        after = shapes(moved.state)
+        after = {key: spec for key, spec in shapes(moved.state).items() if key[0] in first}  # without FPFC's engine
         assert before.items() <= after.items()
-        assert {dtype for dtype, _ in after.values()} == {"float32"}
+        assert {dtype for (slot, _), (dtype, _) in after.items() if slot != "places"} == {"float32"}
         before = after
     for result in results(federation):
         assert shapes(result.upload) == declared(plan.by_role(Role.UP))

@@ -92,7 +92,8 @@ def _check_effect(before: Round, event: Event, after: Round, effect: Effect) -> 
             assert (before.phase, after.phase) == (Phase.REDUCING, Phase.COMMITTED)
             assert devices == before.devices(State.REPORTED)
         case events.Release(devices, _):
-            assert (before.phase, devices) == (Phase.REPORTING, before.devices(State.WORKING))
+            assert (before.phase, devices) == (Phase.REPORTING, after.devices(State.WORKING))
+            assert set(devices) <= set(before.devices(State.WORKING))  # one may be lost at the deadline itself
             assert after.phase in {Phase.REDUCING, Phase.ABANDONED}
         case events.Suspect(devices):
             assert (before.phase, devices) == (Phase.REPORTING, after.devices(State.LOST))

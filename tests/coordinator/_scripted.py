@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -191,11 +192,14 @@ async def serving(*devices: Honest) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def coordinating(
-    broker: LoopbackBroker, state: Path, clock: Callable[[], float] | None = None
+    broker: LoopbackBroker,
+    state: Path,
+    clock: Callable[[], float] | None = None,
+    hubs: Mapping[str, int] = MappingProxyType({}),
 ) -> AsyncIterator[Coordinator]:
     """A coordinator at work; its fault is the test's."""
     bus = LoopbackBus(broker, "coordinator")
-    service = Coordinator(FLEET, bus, state, clock=clock or Clock())
+    service = Coordinator(FLEET, bus, state, clock=clock or Clock(), hubs=hubs)
     serving = asyncio.ensure_future(service.run())
     try:
         while not service._connected:

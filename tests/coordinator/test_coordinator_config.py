@@ -31,6 +31,16 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     assert (config.state, config.device, config.broker.ca) == ("/var/lib/edgepfl", "cuda", str(tmp_path / "ca.pem"))
 
 
+def test_a_store_is_a_directory_beside_the_file_or_a_bucket(tmp_path: Path) -> None:
+    assert not load(written(tmp_path, GOOD)).store
+    for given, meant in {
+        "blobs": str(tmp_path / "blobs"),
+        "file:///srv/blobs": "/srv/blobs",
+        "s3://bucket/a?region=eu-west-1": "s3://bucket/a?region=eu-west-1",
+    }.items():
+        assert load(written(tmp_path, f'store = "{given}"\n{GOOD}')).store == meant
+
+
 BAD = {
     "no TOML": ("fleet =", "not TOML", ""),
     "an unknown key": ("flet = 1\n" + GOOD, "no such setting", "flet"),
@@ -40,6 +50,7 @@ BAD = {
     "a number for a name": (GOOD.replace('"home"', "7"), "expected `str`", "fleet"),
     "a name that cannot be one": (GOOD.replace("home", "my home"), "cannot be a name", "fleet"),
     "no broker's URL": (GOOD.replace("mqtt://", "http://"), "is no broker", "broker.url"),
+    "a store that is none": ('store = "gopher://somewhere"\n' + GOOD, "is no store", "store"),
     "no device": ('device = "tpu"\n' + GOOD, "invalid enum value", "device"),
 }
 
@@ -97,7 +108,7 @@ def test_the_widest_run_is_allowed() -> None:
 
 
 def test_the_command_line_sets_every_number_of_a_run() -> None:
-    numbers = {name for name, value in msgspec.structs.asdict(RunConfig()).items() if isinstance(value, int | float)}
+    numbers = {name for name, value in msgspec.structs.asdict(RunConfig()).items() if type(value) in {int, float}}
     words = [f"--{name.replace('_', '-')}=7" for name in sorted(numbers)]
     parsed = _run_parser().parse_args(
         ["start", "--config=c", "--bundle=b", "--set", "lr=0.5", "--set", "w=uniform", "--decay", "lr=0.99", *words]
@@ -106,6 +117,14 @@ def test_the_command_line_sets_every_number_of_a_run() -> None:
     assert {getattr(config, name) for name in numbers} == {7}
     assert config.decay == {"lr": 0.99}
     assert config.hyper == {"lr": "0.5", "w": "uniform"}  # for algorithms.build to convert and check
+
+
+def test_the_command_line_names_a_robust_rule_and_a_server_optimiser() -> None:
+    words = ["start", "--config=c", "--bundle=b", "--robust", "krum:2", "--server-optimizer", "fedadam:lr=0.5"]
+    config = _run_config(_run_parser().parse_args(words))
+    assert (config.robust, config.server_optimizer) == ("krum:2", "fedadam:lr=0.5")
+    plain = _run_config(_run_parser().parse_args(words[:3]))
+    assert (plain.robust, plain.server_optimizer) == ("", "")
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,8 @@ def test_a_tree_of_one_round_is_the_flat_method(
     state: Trees = {"w": model()}
     everyone = [device for devices in cohorts.values() for device in devices]
     for number, w in enumerate(trajectory, 1):
-        state = updater.next_state(centre, state, flat.play(everyone)(state, number))
+        got = flat.play(everyone)(state, number)
+        state = updater.numpy_of(updater.next_state(centre, updater.torch_of(state), got))
         np.testing.assert_allclose(w, state["w"]["w"], rtol=1e-12)
     assert tree.kept.keys() == flat.kept.keys() == set(everyone)
     for device, kept in flat.kept.items():

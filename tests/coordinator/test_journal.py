@@ -11,22 +11,20 @@ import time
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import pytest
 
 from coordinator import events, rounds
 from coordinator.config import RunConfig
 from coordinator.events import Chosen, Present, Progressed, Reported
-from coordinator.journal import SCHEMA, Checkpoint, Journal, Result, RoundCost, RunRow, Status, specs_of
+from coordinator.journal import SCHEMA, Checkpoint, Journal, Result, RoundCost, RunRow, Status
 from coordinator.rounds import Phase, Policy, Round
 from coordinator.status import Totals, means, totals
 from edgepfl.errors import RunError, StoreError
-from edgepfl.plan import TensorSpec
 from edgepfl.wire import BlobRef, Report
 
 CONFIG = RunConfig(name="home", rounds=7, hyper={"lr": 0.5, "weighting": "uniform"})
 ROW = RunRow("home-1", CONFIG, "b" * 64, Status.RUNNING, "")
-FIRST = Checkpoint(0, "0" * 64, {"w": {"bias": TensorSpec((2,))}})
+FIRST = Checkpoint(0, "0" * 64, ("1" * 64,))
 POLICY = Policy(2, 1)
 
 
@@ -146,7 +144,7 @@ def test_compacting_changes_nothing(path: Path) -> None:
 def test_a_commit_closes_the_round_at_once(path: Path) -> None:
     journal = begun(path)
     journal.append("home-1", Reported("ant", 4), report("ant", upload=BlobRef("a" * 64, 10)))
-    new = Checkpoint(1, digest(1), FIRST.specs)
+    new = Checkpoint(1, digest(1), ())
     journal.commit("home-1", new, (result("ant", 1, loss=0.5),), RoundCost(10, 20, 0.5))
     assert journal.checkpoint("home-1") == new
     assert journal.accepted("home-1") == {"ant": 1}
@@ -165,13 +163,13 @@ def test_a_commit_makes_known_who_was_there(path: Path) -> None:
     journal = begun(path)
     assert journal.accepted("home-1") == {}
     cost = RoundCost(0, 0, 0)
-    journal.commit("home-1", Checkpoint(1, digest(1), {}), (result("ant", 1),), cost, ("ant", "bee", "cat"))
+    journal.commit("home-1", Checkpoint(1, digest(1), ()), (result("ant", 1),), cost, ("ant", "bee", "cat"))
     assert journal.accepted("home-1") == {"ant": 1, "bee": -1, "cat": -1}
     journal.open_round("home-1", Round(2, 0, POLICY))
     journal.append("home-1", Chosen(("bee",), 5, ("dog",)))
     journal.open_round("home-1", Round(2, 1, POLICY))  # that attempt was abandoned
     assert journal.accepted("home-1") == {"ant": 1, "bee": -1, "cat": -1}
-    journal.commit("home-1", Checkpoint(2, digest(2), {}), (result("bee", 2),), cost, ("ant", "eel"))
+    journal.commit("home-1", Checkpoint(2, digest(2), ()), (result("bee", 2),), cost, ("ant", "eel"))
     assert journal.accepted("home-1") == {"ant": 1, "bee": 2, "cat": -1, "eel": -1}
     assert journal.accepted("home-2") == {}
     journal.close()
@@ -192,12 +190,12 @@ def test_blobs_are_what_is_still_needed(path: Path) -> None:
     journal = begun(path)
     journal.append("home-1", Reported("ant", 4), report("ant", upload=BlobRef("a" * 64, 10)))
     journal.append("home-1", Reported("bee", 4), report("bee"))
-    assert journal.blobs() == {"b" * 64, "0" * 64, "a" * 64}
-    journal.commit("home-1", Checkpoint(1, digest(1), {}), (), RoundCost(0, 0, 0))
+    assert journal.blobs() == {"b" * 64, "0" * 64, "1" * 64, "a" * 64}
+    journal.commit("home-1", Checkpoint(1, digest(1), ()), (), RoundCost(0, 0, 0))
     assert journal.blobs() == {"b" * 64, digest(1)}
     journal.end("home-1", Status.DONE)
     journal.create(msgspec.structs.replace(ROW, id="home-2", bundle="c" * 64), FIRST)
-    assert journal.blobs() == {"b" * 64, "c" * 64, digest(1), digest(0)}  # a model that was trained is kept
+    assert journal.blobs() == {"b" * 64, "c" * 64, digest(1), digest(0), "1" * 64}  # a model that was trained is kept
     journal.close()
 
 
@@ -209,14 +207,24 @@ def test_an_error_inside_leaves_nothing_behind(path: Path) -> None:
     many = tuple(result(f"d{k}", 1, loss=0.5) for k in range(2000))
     for _ in range(2):
         with pytest.raises(StoreError, match="full") as caught:
-            journal.commit("home-1", Checkpoint(1, digest(1), {}), many, RoundCost(0, 0, 0))
+            journal.commit("home-1", Checkpoint(1, digest(1), ()), many, RoundCost(0, 0, 0))
         assert "disk" in caught.value.remedy
     assert journal.checkpoint("home-1").round == 0
     assert journal.open_state("home-1") == before
     journal._db.execute("PRAGMA max_page_count = 100000")
-    journal.commit("home-1", Checkpoint(1, digest(1), {}), many, RoundCost(0, 0, 0))
+    journal.commit("home-1", Checkpoint(1, digest(1), ()), many, RoundCost(0, 0, 0))
     assert len(journal.results("home-1")) == 2000
     journal.close()
+
+
+def test_states_that_were_stored_otherwise_are_refused(path: Path) -> None:
+    Journal(path).close()
+    database = sqlite3.connect(path)
+    database.execute("PRAGMA user_version = 1")
+    database.close()
+    with pytest.raises(StoreError, match="an older edgepfl made it") as caught:
+        Journal(path)
+    assert "another state directory" in caught.value.remedy
 
 
 def test_a_newer_schema_is_refused(path: Path) -> None:
@@ -268,7 +276,7 @@ while True:
     for device in ("ant", "bee"):
         journal.append("home-1", Reported(device, 1), report(device, number))
     results = tuple(result(device, number, loss=1.0) for device in ("ant", "bee"))
-    new, cost = Checkpoint(number, digest(number), FIRST.specs), RoundCost(1, 1, 1)
+    new, cost = Checkpoint(number, digest(number), ()), RoundCost(1, 1, 1)
     journal.commit("home-1", new, results, cost, ("ant", "bee", "cat"))
     print(number, flush=True)
 """
@@ -317,7 +325,7 @@ def test_totals_read_only_what_is_new(path: Path) -> None:
     sums = Totals()
     for number, metrics in enumerate([{"loss": 4.0, "accuracy.own": 0.5}, {"loss": 2.0}, {}], 1):
         results = (result("ant", number, **metrics), result("bee", number, **{k: v / 2 for k, v in metrics.items()}))
-        journal.commit("home-1", Checkpoint(number, digest(number), {}), results, RoundCost(10, 100, 1))
+        journal.commit("home-1", Checkpoint(number, digest(number), ()), results, RoundCost(10, 100, 1))
         sums = totals(journal, "home-1", number, sums)
         assert sums == totals(journal, "home-1", number, Totals())
     assert sums.metrics == {"loss": 1.5, "accuracy.own": 0.375} == means(journal.results("home-1"))
@@ -326,9 +334,3 @@ def test_totals_read_only_what_is_new(path: Path) -> None:
     assert [r.round for r in journal.results("home-1", after=2)] == [3, 3]
     assert totals(journal, "home-2", 0, sums) == Totals("home-2")
     journal.close()
-
-
-def test_the_specs_of_a_state() -> None:
-    trees = {"w": {"bias": np.zeros(2, np.float32), "n": np.zeros((), np.int64)}}
-    assert specs_of(trees) == {"w": {"bias": TensorSpec((2,)), "n": TensorSpec((), "int64")}}
-    assert specs_of({}) == {}

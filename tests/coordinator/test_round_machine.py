@@ -54,7 +54,7 @@ class Events(RuleBasedStateMachine):
     ) -> None:
         self.root = Path(tempfile.mkdtemp(dir=MEMORY))
         self.journal = Journal(self.root / "journal.db")
-        self.journal.create(RunRow("run", RunConfig(), "b" * 64, Status.RUNNING, ""), Checkpoint(0, "a" * 64, {}))
+        self.journal.create(RunRow("run", RunConfig(), "b" * 64, Status.RUNNING, ""), Checkpoint(0, "a" * 64, ()))
         self.now = 100.0
         policy = Policy(goal, min(goal, minimum), gather, deadline, lease)
         self.state = Round(1, 0, policy, since=self.now, present=here)

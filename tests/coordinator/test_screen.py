@@ -98,3 +98,19 @@ def test_where_nothing_is_trained_nothing_is_uploaded() -> None:
     with pytest.raises(CodecError, match="nothing was to be trained") as caught:
         check_report(report(), PLAN, steps=0, max_examples=MOST)
     assert "pi-07" in caught.value.where
+
+
+def test_a_tensor_longer_than_a_block_is_looked_at_whole() -> None:
+    size = 3 * (1 << 17) + 5
+    plan = msgspec.structs.replace(PLAN, slots=resolve({"delta": up(Reduce.MEAN)}, {"w": TensorSpec((size,))}, ()))
+    tensor = np.full(size, 2.0, np.float32)
+    norm = 2 * math.sqrt(size)
+    for at in (0, 1 << 17, size - 1):
+        bad = tensor.copy()
+        bad[at] = math.nan
+        with pytest.raises(CodecError, match="delta/w is not finite"):
+            screen(codec.encode({"delta": Tree({"w": bad})}), plan, device="pi-07", max_norm=1e30)
+    data = codec.encode({"delta": Tree({"w": tensor})})
+    assert screen(data, plan, device="pi-07", max_norm=norm * (1 + 1e-9)).keys() == {"delta"}
+    with pytest.raises(CodecError, match="has norm"):
+        screen(data, plan, device="pi-07", max_norm=norm * (1 - 1e-9))

@@ -48,7 +48,7 @@ def answer(bundle: Bundle, hand: Hand, task: Task) -> None:
 
 
 def offered(service: Coordinator) -> set[str]:
-    return {path.name for path in service._desk.vault.offered.directory.iterdir()}
+    return {path.name for path in service._desk.vault.offered.local.directory.iterdir()}
 
 
 def test_each_device_is_told_alone_and_downloads_live_one_round(tmp_path: Path) -> None:
@@ -114,12 +114,12 @@ def test_a_device_that_restarts_gets_its_own_again(tmp_path: Path) -> None:
 def test_a_download_that_cannot_be_made_costs_its_device_the_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    good = FPFC.send
+    good = FPFC.send_each
 
-    def send(self: FPFC, state: Any, device: str) -> Any:  # noqa: ANN401  it stands for FPFC's
-        if device == "bee":
+    def send_each(self: FPFC, state: Any, devices: Any) -> Any:  # noqa: ANN401  it stands for FPFC's
+        if "bee" in devices:
             raise ZeroDivisionError("bee")
-        return good(self, state, device)
+        return good(self, state, devices)
 
     async def scenario() -> None:
         broker, bundle = LoopbackBroker(), bundle_of("fpfc")
@@ -128,7 +128,7 @@ def test_a_download_that_cannot_be_made_costs_its_device_the_round(
             serving(*honest_fleet(broker, bundle)),
         ):
             await drained(service, broker)
-            monkeypatch.setattr(FPFC, "send", send)
+            monkeypatch.setattr(FPFC, "send_each", send_each)
             run = service.start_run(config(minimum=2, rounds=1), pack(bundle))
             assert (await finished(service, run)).status == "done"
             assert {(r.round, r.device) for r in service.journal.results(run)} == {
@@ -143,17 +143,17 @@ def test_a_download_that_cannot_be_made_costs_its_device_the_round(
     play(scenario())
 
 
-def test_a_state_that_grew_too_big_ends_the_run_and_not_the_service(
+def test_downloads_that_are_too_big_end_the_run_and_not_the_service(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
         broker, bundle = LoopbackBroker(), bundle_of("fpfc")
         async with coordinating(broker, tmp_path) as service, serving(*honest_fleet(broker, bundle)):
-            monkeypatch.setattr(checkpoint, "BLOB_LIMIT", 1000)
+            monkeypatch.setattr(checkpoint, "BLOB_LIMIT", 100)
             status = await finished(service, service.start_run(config(attempts=2), pack(bundle)))
             assert (status.status, status.round) == ("failed", 0)
-            assert "the server's state of" in status.why
-            assert "at most 1000 are possible" in status.why
+            assert "a download of" in status.why
+            assert "at most 100 are possible" in status.why
             monkeypatch.undo()
             again = await finished(service, service.start_run(config(rounds=1), pack(bundle)))
             assert again.status == "done"

@@ -13,9 +13,9 @@ import pytest
 from _plans import bundle_of
 from _scripted import config, coordinating, drained, finished, honest_fleet, play, serving, watched
 
+from coordinator.checkpoint import state_in
 from coordinator.journal import Journal, Status
 from coordinator.rounds import Phase
-from edgepfl import codec
 from edgepfl.bundle import Bundle, pack
 from edgepfl.bus.blobs import BlobStore
 from edgepfl.bus.loopback import LoopbackBroker
@@ -122,7 +122,7 @@ def test_who_was_seen_is_known_after_a_power_cut_anywhere(tmp_path: Path) -> Non
     def check(journal: Journal, run: str, state: Path) -> None:
         checkpoint = journal.checkpoint(run)
         assert journal.accepted(run).keys() == set(names)
-        trees = codec.decode((state / "private" / checkpoint.state).read_bytes(), checkpoint.specs)
+        trees = state_in(BlobStore(state / "private"), checkpoint)
         for name, total in trees["c_sum"].items():
             np.testing.assert_allclose(total / trees["c"][name], len(names), rtol=1e-6)
 

@@ -30,6 +30,7 @@ from _scripted import (
 )
 
 from coordinator import active
+from coordinator.arithmetic import Local
 from coordinator.config import RunConfig
 from coordinator.journal import Journal
 from coordinator.rounds import Phase, State
@@ -41,7 +42,7 @@ from edgepfl.bus.loopback import LoopbackBroker, LoopbackBus
 from edgepfl.errors import BundleError, ConfigError, EdgepflError, RunError, StoreError
 from edgepfl.topics import ToDevice
 from edgepfl.tree import Trees
-from edgepfl.wire import Commit, Gone, Progress, RollCall, Task
+from edgepfl.wire import Commit, Gone, Progress, Report, RollCall, Task
 
 pytestmark = pytest.mark.usefixtures("impatient")
 
@@ -148,7 +149,9 @@ def test_a_stop_ends_it_at_once_for_everybody(small: Bundle, tmp_path: Path) -> 
                 service.stop_run(run)
             bee.say(bee.report(task, ref_of(upload_of(small.plan, task, "bee"))))
             assert (await bee.next(Commit)).accepted == ()
-            assert {path.name for path in (tmp_path / "private").iterdir()} == {status.state_sha256}
+            stored = {path.name for path in (tmp_path / "private").iterdir()}
+            assert stored == service.journal.checkpoint(run).blobs
+            assert status.state_sha256 in stored
             service.start_run(config(goal=2, minimum=2), pack(small))
             assert (await told([ant, bee])).attempt == 0
 
@@ -165,16 +168,18 @@ def test_a_stop_while_the_uploads_are_reduced(small: Bundle, tmp_path: Path) -> 
             task = await told([ant])
             first = service.status(run).state_sha256
             ant.say(ant.report(task, ref_of(upload_of(small.plan, task, "ant"))))
-            fold = active.ActiveRun._fold
+            fold = Local.fold
 
-            def hold(self: active.ActiveRun, device: str) -> None:
-                fold(self, device)
+            def hold(self: Local, device: str, report: Report) -> None:
+                fold(self, device, report)
                 service._worker.submit(gate.wait)
 
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(active.ActiveRun, "_fold", hold)
+                patch.setattr(Local, "fold", hold)
                 await until(service, run, lambda: service._active.round.phase is Phase.REDUCING)
-            await asyncio.wrap_future(service._active._folds[0])
+            arithmetic = service._active._arithmetic
+            assert isinstance(arithmetic, Local)
+            await asyncio.wrap_future(arithmetic._folds[0])
             service.stop_run(run)
             again = service.start_run(config(goal=1, minimum=1, seed=1), pack(small))
             gate.set()

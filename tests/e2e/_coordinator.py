@@ -64,7 +64,7 @@ class Coordinator:
 
     def begin(self, run: str, config: RunConfig) -> None:
         """Start a run."""
-        self.journal.create(RunRow(run, config, sha("bundle", run), Status.RUNNING, ""), Checkpoint(0, sha(run), {}))
+        self.journal.create(RunRow(run, config, sha("bundle", run), Status.RUNNING, ""), Checkpoint(0, sha(run), ()))
         self.restart()
 
     def restart(self) -> None:
@@ -165,7 +165,7 @@ class Coordinator:
         before, reports = self.journal.checkpoint(row.id), self.journal.reports(row.id)
         uploads = [blob.sha256 for device in devices if (blob := reports[device].upload) is not None]
         results = tuple(Result(self.round.number, d, 10, 1, {}, {}, reports[d].kept) for d in devices)
-        after = Checkpoint(self.round.number, updated(before.state, uploads), {})
+        after = Checkpoint(self.round.number, updated(before.state, uploads), ())
         self.journal.commit(row.id, after, results, NOTHING)
         self.feed(Stored(self.world.now))
 

@@ -185,3 +185,64 @@ def test_random_bytes_are_refused(data: bytes) -> None:
     for candidate in (data, raw(data), raw(b"{" + data + b"}")):
         with pytest.raises(CodecError):
             codec.decode(candidate, EXPECTED)
+
+
+def test_tensors_are_views_of_bytes_that_can_be_written_to() -> None:
+    data = bytearray(VALID)
+    trees = codec.decode(data, EXPECTED)
+    trees["w"]["b"][1, 1] = 7.0
+    assert codec.decode(data, EXPECTED)["w"]["b"].tolist() == [[1.0, 1.0], [1.0, 7.0]]
+    apart = codec.decode(VALID, EXPECTED)
+    apart["w"]["b"][1, 1] = 7.0  # a copy, so that it can be written to
+    assert bits(codec.decode(VALID, EXPECTED)) == bits(GOOD)
+    assert bits(codec.decode(memoryview(VALID), EXPECTED)) == bits(GOOD)
+
+
+def test_tensors_that_do_not_lie_as_they_must_are_copied() -> None:
+    padded = {"w/a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}
+    for spaces in range(8):
+        data = bytearray(raw(json.dumps(padded).encode() + b" " * spaces, np.array([3, 4], np.float32).tobytes()))
+        array = codec.decode(data, {"w": {"a": TensorSpec((2,))}})["w"]["a"]
+        assert array.flags.aligned
+        assert array.tolist() == [3.0, 4.0]
+
+
+PLACES = {
+    "a hole": ([0, 8], [12, 20]),
+    "overlap": ([0, 8], [4, 12]),
+    "the same place": ([0, 8], [0, 8]),
+    "not from the beginning": ([4, 12], [12, 20]),
+    "longer than it is": ([0, 12], [12, 20]),
+    "shorter than it is": ([0, 4], [4, 12]),
+    "past the end": ([0, 8], [1 << 40, (1 << 40) + 8]),
+}
+
+
+@pytest.mark.parametrize(("first", "second"), PLACES.values(), ids=PLACES.keys())
+def test_tensors_lie_one_after_the_other(first: list[int], second: list[int]) -> None:
+    def at(*places: list[int]) -> bytes:
+        records: dict[str, object] = {
+            f"w/{name}": {"dtype": "F32", "shape": [2], "data_offsets": place}
+            for name, place in zip("ab", places, strict=True)
+        }
+        return raw(records, bytes(min(64, max(end for _, end in places))))
+
+    expected = {"w": dict.fromkeys("ab", TensorSpec((2,)))}
+    with pytest.raises(CodecError, match="not safetensors"):
+        codec.decode(at(first, second), expected)
+    assert codec.decode(at([8, 16], [0, 8]), expected)["w"].keys() == {"a", "b"}
+
+
+def test_what_is_no_record_is_refused() -> None:
+    good: dict[str, object] = one("F32", [2], 8)
+    for extra in (
+        {"__metadata__": {"format": "pt"}},
+        {"w/a": {**good["w/a"], "more": 1}},  # type: ignore[dict-item]  # it is a mapping
+        {"w/a": {"dtype": "F32", "shape": [1] * 9, "data_offsets": [0, 4]}},
+        {"w/a": {"dtype": "F32", "shape": [2.5], "data_offsets": [0, 8]}},
+        {"w/a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8, 8]}},
+        {"w/a": {"dtype": "F32", "shape": [2]}},
+    ):
+        with pytest.raises(CodecError):
+            codec.decode(raw({**good, **extra}, bytes(8)), {"w": {"a": TensorSpec((2,))}})
+    assert codec.decode(raw(good, bytes(8)), {"w": {"a": TensorSpec((2,))}})["w"]["a"].tolist() == [0.0, 0.0]

@@ -5,7 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgepfl.errors import ConfigError
-from edgepfl.topics import Address, Chunk, FromDevice, ToAll, ToDevice, Topics, check_name
+from edgepfl.topics import (
+    Address,
+    Chunk,
+    FromAggregator,
+    FromDevice,
+    ToAggregator,
+    ToAll,
+    ToDevice,
+    Topics,
+    check_name,
+)
 from edgepfl.wire import KINDS
 
 NAMES = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,34}[a-z0-9])?", fullmatch=True)
@@ -18,6 +28,8 @@ ADDRESSES: st.SearchStrategy[Address] = st.one_of(
     st.builds(ToAll, KIND),
     st.builds(Chunk, SHA16, INDEX),
     st.builds(Chunk, SHA16, INDEX, NAMES),
+    st.builds(FromAggregator, KIND),
+    st.builds(ToAggregator, KIND),
 )
 
 
@@ -37,7 +49,10 @@ def test_other_addresses_have_other_topics(fleet: str, one: Address, two: Addres
     assert Topics(f"{fleet[:30]}-x").parse(topics.build(one)) is None
 
 
-@given(st.lists(st.sampled_from(["up", "down", "all", "blob", "pi", "hello", "0", "ab" * 8, "", "+", "#", ".."])))
+LEVELS = ["up", "down", "all", "blob", "server", "pi", "hello", "0", "ab" * 8, "", "+", "#", ".."]
+
+
+@given(st.lists(st.sampled_from(LEVELS)))
 def test_what_parses_is_what_is_built(levels: list[str]) -> None:
     topics = Topics("fleet")
     topic = "/".join(["edgepfl/1/fleet", *levels])
@@ -68,6 +83,9 @@ HOSTILE = [
     "edgepfl/1/fleet/all/task/",
     "edgepfl/1/fleet/all/task\n",
     "edgepfl/1/fleet/all/Task",
+    "edgepfl/1/fleet/server/order",
+    "edgepfl/1/fleet/server/all/order",
+    "edgepfl/1/fleet/server/up/Done",
     "edgepfl/1/fleet/up/pi",
     "edgepfl/1/fleet/up/pi/",
     "edgepfl/1/fleet/up//hello",
@@ -117,6 +135,8 @@ def test_each_side_subscribes_to_what_is_for_it_alone(address: Address, device: 
     assert to_coordinator == (isinstance(address, FromDevice | Chunk) and not from_coordinator)
     assert to_device == (isinstance(address, ToAll) or (isinstance(address, ToDevice) and address.device == device))
     assert fanned_out == from_coordinator
+    assert matches(topics.from_aggregator(), topic) == isinstance(address, FromAggregator)
+    assert matches(topics.for_aggregator(), topic) == isinstance(address, ToAggregator)
 
 
 @given(st.builds(FromDevice, NAMES, KIND) | st.builds(Chunk, SHA16, INDEX, NAMES))

@@ -12,14 +12,15 @@ from hypothesis import strategies as st
 
 from edgepfl import wire
 from edgepfl.errors import WireError
-from edgepfl.wire import KINDS, BlobRef, Failed, Gone, Hello, Member, Message, Need, Report, Task
+from edgepfl.wire import KINDS, BlobRef, Failed, Gone, Hello, Member, Message, Need, Part, Report, Task
 
 SHA = "0123456789abcdef" * 4
 BLOB = BlobRef(SHA, 3, inline=b"abc")
-HELLO = Hello("pi-07", 3, ("onnx",), 120, 512, "0.1.0")
-REPORT = Report("pi-07", 3, "run", 4, 0, 120, 10, BLOB, {"loss": 0.5}, {"train": 1.5}, SHA)
+HELLO = Hello("pi-07", 3, ("onnx",), 120, 512, "0.1.0", members=("pi-08",))
+REPORT = Report("pi-07", 3, "run", 4, 0, 120, 10, BLOB, {"loss": 0.5}, {"train": 1.5}, SHA, (Part("pi-08", 120, 10),))
 TASK = Task(
-    "run", 4, 0, (Member("pi-07", 3),), BLOB, BLOB, {"lr": 0.05}, 10, 99, True, 0, False, 60.0, 5.0, 30.0  # noqa: FBT003
+    "run", 4, 0, (Member("pi-07", 3),), BLOB, BLOB, {"lr": 0.05}, 10, 99, True, 0, False, 60.0, 5.0, 30.0,  # noqa: FBT003
+    {"server_lr": 1.0}, 40,
 )  # fmt: skip
 FAILED = Failed("pi-07", 3, "run", 4, 0, "graph", "it broke")
 

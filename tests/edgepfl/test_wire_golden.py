@@ -16,12 +16,16 @@ from edgepfl.wire import (
     BlobRef,
     Cancel,
     Commit,
+    Done,
     Failed,
     Gone,
     Hello,
+    Here,
     Member,
     Message,
     Need,
+    Order,
+    Part,
     Progress,
     Report,
     RollCall,
@@ -37,10 +41,15 @@ LOSSES = {"loss": 0.25, "accuracy.own": 0.875, "loss.global": 1.5}
 EXAMPLES: dict[str, Message] = {
     "hello": Hello("pi-07", 3, ("onnx",), 120, 512, "0.1.0"),
     "hello-pending": Hello("a" * 36, 1 << 40, ("onnx", "executorch"), 0, 8192, "\u00e9dge", ("watch", 41)),
+    "hello-hub": Hello("north", 3, ("onnx",), 300, 512, "0.1.0", members=("pi-07", "shed/pi-01")),
     "gone": Gone("pi-07", 3),
     "report": Report("pi-07", 3, "watch", 41, 1, 120, 10, CHUNKED, LOSSES, {"train": 1.5, "load": 0.0}, SHA),
     "report-inline": Report("pi-07", 3, "watch", 0, 0, 120, 10, INLINE, {"loss": -0.0}, {}, OTHER),
     "report-only-evaluated": Report("pi-07", 3, "watch", 2, 0, 120, 0, None, LOSSES, {}, SHA),
+    "report-hub": Report(
+        "north", 3, "watch", 41, 1, 130, 10, CHUNKED, {}, {}, SHA,
+        (Part("pi-07", 120, 10, LOSSES), Part("shed/pi-01", 10, 9)),
+    ),
     "failed": Failed("pi-07", 3, "watch", 41, 1, "GraphFailed", "graph step: no such tensor \u2013 export again"),
     "progress": Progress("pi-07", 3, "watch", 41, 1, 7),
     "need": Need(OTHER, ((0, 1), (2, 3))),
@@ -51,9 +60,16 @@ EXAMPLES: dict[str, Message] = {
     ),
     "task-final": Task("watch", 99, 0, (), CHUNKED, CHUNKED, {}, 0, 0, True, 0, True, 1e9, 0.0),  # noqa: FBT003
     "task-patient": Task("watch", 3, 0, (), CHUNKED, INLINE, {}, 50, 1, False, 0, False, 60.0, 2.5, 30.0),  # noqa: FBT003
+    "task-hubs": Task(
+        "watch", 3, 0, (Member("north", 2),), CHUNKED, INLINE, {}, 50, 1, False, 0, False, 60.0, 2.5,  # noqa: FBT003
+        settings={"server_lr": 0.5, "weighting": "uniform"}, grid=40,
+    ),
     "commit": Commit("watch", 41, ("pi-07", "pi-08")),
     "cancel": Cancel("watch", 41, 1, "the round was abandoned"),
     "rollcall": RollCall(12),
+    "order": Order(SHA),
+    "done": Done(SHA, OTHER),
+    "here": Here(8),
 }  # fmt: skip
 
 

@@ -1,0 +1,88 @@
+"""The line between ranks that torchrun started: gloo for what lies in memory, NCCL for what lies on GPUs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+from torch import distributed
+
+from coordinator.aggregator.crew import Alone, Line, Scattered
+from edgepfl.errors import ConfigError
+from edgepfl.tree import Tensor
+
+T = TypeVar("T")
+PATIENCE = timedelta(minutes=30)
+"""How long a rank waits in an exchange for one that still lives: as long as its part of the work may take longer."""
+
+
+class Torch:
+    """A :class:`~coordinator.aggregator.crew.Line` of torch.distributed."""
+
+    def __init__(self) -> None:
+        self.rank = distributed.get_rank()
+        self.ranks = distributed.get_world_size()
+
+    def to_all(self, tensor: Tensor) -> list[Tensor]:
+        """See :class:`~coordinator.aggregator.crew.Line`."""
+        found = [torch.empty_like(tensor) for _ in range(self.ranks)]
+        _exchanged(lambda: distributed.all_gather(found, tensor))
+        return found
+
+    def to_first(self, tensor: Tensor) -> list[Tensor]:
+        """See :class:`~coordinator.aggregator.crew.Line`."""
+        found = [torch.empty_like(tensor) for _ in range(self.ranks)] if self.rank == 0 else None
+        _exchanged(lambda: distributed.gather(tensor, found, dst=0))
+        return found or []
+
+    def from_first(self, tensor: Tensor) -> Tensor:
+        """See :class:`~coordinator.aggregator.crew.Line`."""
+        found = tensor.contiguous()
+        _exchanged(lambda: distributed.broadcast(found, src=0))
+        return found
+
+
+@contextmanager
+def opened(device: str) -> Iterator[tuple[Line, str]]:
+    """The line to the other ranks, and this rank's own device.
+
+    Args:
+        device: "cpu" or "cuda".
+
+    Raises:
+        ConfigError: there is no such device.
+    """
+    own = _own_device(device)
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield Alone(), own
+        return
+    distributed.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo", timeout=PATIENCE)
+    try:
+        yield Torch(), own
+    finally:
+        distributed.destroy_process_group()
+
+
+def _own_device(device: str) -> str:
+    if device != "cuda":
+        return device
+    index = int(os.environ.get("LOCAL_RANK", "0"))
+    if index >= torch.cuda.device_count():
+        raise ConfigError(
+            f"there is no GPU {index} among {torch.cuda.device_count()}",
+            where="device",
+            remedy='Start as many processes as there are GPUs, or set device = "cpu"',
+        )
+    torch.cuda.set_device(index)
+    return f"cuda:{index}"
+
+
+def _exchanged(exchange: Callable[[], T]) -> T:
+    try:
+        return exchange()
+    except RuntimeError as error:  # torch's only word for a peer that is gone
+        raise Scattered(f"another rank is gone ({str(error)[:200]})") from error
