@@ -324,7 +324,7 @@ class ActiveRun:
         """
         participation.check(self._algorithm, self.row.config)
         updater.check_decay(self._algorithm, self._plan, self.row.config.rounds, self.row.config.decay)
-        robust.check(self._algorithm, self._rule, self.row.config.minimum)
+        robust.check(self._algorithm, self._plan, self._rule, self.row.config.minimum)
         if self._rule is not None and self.row.config.exact:
             raise ConfigError("exact sums know no robust rule", where="robust", remedy="Give one of the two")
         if self._desk.hubs:
@@ -439,10 +439,14 @@ class ActiveRun:
     def _clean(self) -> None:
         """Delete every blob that nothing needs any more; a new attempt expects no upload yet."""
         self._desk.forget()
-        used = self._desk.journal.blobs()
-        offered = set() if self.ended else self._arithmetic.offered
+        used, offered = self._desk.journal.blobs(), self._offered
         self._desk.vault.keep_only(used, offered)
         self._desk.worker.submit(self._desk.vault.collect, used | offered)
+
+    @property
+    def _offered(self) -> set[str]:
+        """The digests of what devices may still fetch, beside what the journal needs."""
+        return set() if self.ended else self._arithmetic.offered
 
     def _sit(self) -> None:
         """Begin the mathematics of the attempt anew: nothing is folded."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,17 +10,15 @@ from typing import Self
 from coordinator import pieces, updater
 from coordinator.journal import Checkpoint
 from coordinator.pieces import Blobs, Manifest, Shard
-from coordinator.storage.depot import Depot
+from coordinator.storage.depot import Depot, collect
 from coordinator.storage.mirrored import Mirrored
 from edgepfl import codec
 from edgepfl.algorithms import Algorithm
 from edgepfl.bus.blobs import BlobStore
 from edgepfl.bus.chunks import BLOB_LIMIT
-from edgepfl.errors import CodecError, RunError, StoreError
+from edgepfl.errors import CodecError, RunError
 from edgepfl.tree import Trees
 from edgepfl.wire import BlobRef
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -130,13 +127,8 @@ class Vault:
 
     def collect(self, needed: set[str]) -> None:
         """Delete every other blob in the shared store, if there is one; it may block on the network."""
-        shared = self.private.shared
-        if shared is None:
-            return
-        try:
-            shared.keep_only(needed)
-        except StoreError as error:  # there will be another time
-            log.warning("nothing was deleted in the shared store: %s", error)
+        if self.private.shared is not None:
+            collect(self.private.shared, needed)
 
     def _shared(self, algorithm: Algorithm, state: Trees) -> BlobRef | None:
         """The download of every device, if they get the same."""

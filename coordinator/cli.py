@@ -8,7 +8,7 @@ import json
 import logging
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -24,9 +24,6 @@ from edgepfl.bus.lifetime import until_signal
 from edgepfl.bus.mqtt import MqttBus
 from edgepfl.bus.settings import mqtt_settings
 from edgepfl.errors import ConfigError, RunError
-
-if TYPE_CHECKING:
-    pass
 
 _RUN_NUMBERS = {
     "rounds": "training rounds",
@@ -53,7 +50,8 @@ def coordinator(arguments: list[str]) -> int:
         description="Run the coordinator of one fleet. It needs an MQTT 5 broker, and goes on where it was stopped.",
         epilog='coordinator.toml: fleet = "NAME", optionally state = "DIRECTORY" and device = "cuda", and a table '
         '[broker] with url = "mqtt://HOST:1883", optionally username, password_file, ca, cert and key; store = "URL" '
-        "and a table [aggregator] let edgepfl aggregator do the mathematics",
+        "and a table [aggregator] let edgepfl aggregator do the mathematics; hubs = { NAME = MOST_DEVICES } names devices "
+        "that are hubs",
     )
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="settings, TOML")
     parser.add_argument("--verbose", action="store_true", help="log more")
@@ -105,7 +103,7 @@ def _shared(config: CoordinatorConfig) -> dict[str, Any]:
 
     if not config.store:
         return {}
-    depot = open_depot(config.store)
+    depot = open_depot(config.store, fleet=config.fleet)
     return (
         {"shared": depot} if config.aggregator is None else {"aggregation": Aggregation(depot, config.aggregator.again)}
     )
@@ -147,13 +145,23 @@ def _run_config(words: argparse.Namespace) -> RunConfig:
     published = _published(words)
     fields = {**published, **{name: value for name, value in given.items() if value is not None}}
     fields["hyper"] = {**published.get("hyper", {}), **parse_settings(words.set)}
+    fields["decay"] = {**published.get("decay", {}), **_factors(words.decay)}
     fields["name"], fields["exact"] = words.name, words.exact
     try:
-        decay = msgspec.convert(parse_settings(words.decay), dict[str, float], strict=False)  # from text
-        fields["decay"] = {**published.get("decay", {}), **decay}
         return msgspec.convert(fields, RunConfig)
     except msgspec.ValidationError as error:
         raise ConfigError(str(error), where="edgepfl run start", remedy="See edgepfl run start --help") from error
+
+
+def _factors(settings: list[str]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for name, text in parse_settings(settings).items():
+        try:
+            found[name] = float(text)
+        except ValueError as error:
+            remedy = f"Give a factor, such as {name}=0.998"
+            raise ConfigError(f"{name} = {text!r} is no number", where="--decay", remedy=remedy) from error
+    return found
 
 
 def _published(words: argparse.Namespace) -> dict[str, Any]:
@@ -175,7 +183,12 @@ def _run_parser() -> argparse.ArgumentParser:
         prog="edgepfl run", description="Start, watch or stop a run of the coordinator on this machine."
     )
     actions = parser.add_subparsers(dest="do", required=True)
-    start = actions.add_parser("start", help="begin a run and watch it to its end")
+    start = actions.add_parser(
+        "start",
+        help="begin a run and watch it to its end",
+        description="Begin a run of the coordinator on this machine, and watch it to its end. What is not given is as "
+        "the bundle or the preset says, else the default.",
+    )
     start.add_argument("--bundle", type=Path, required=True, metavar="FILE", help="made by edgepfl export")
     start.add_argument("--name", default="run", help="for people (default: run)")
     start.add_argument(
@@ -201,14 +214,15 @@ def _run_parser() -> argparse.ArgumentParser:
     start.add_argument(
         "--robust",
         metavar="RULE",
-        help="keep means from a few wild devices: median, trimmed_mean:FRACTION, krum:WILD, multi_krum:WILD:CHOSEN, "
-        "geometric_median or clip:NORM",
+        help="keep means from a few wild devices: median, trimmed_mean:FRACTION (of the greatest and of the least, left "
+        "out), krum:WILD (how many may be wild), multi_krum:WILD:CHOSEN, geometric_median or clip:NORM; most need "
+        "--minimum 3 or more",
     )
     start.add_argument(
         "--server-optimizer",
         metavar="NAME",
-        help="what the server adds in place of the mean change: momentum, fedadagrad, fedyogi or fedadam, perhaps with "
-        "hyperparameters, such as fedadam:lr=0.1,tau=0.001",
+        help="what the server adds in place of the mean change: sgd, momentum, fedadagrad, fedyogi or fedadam, perhaps "
+        "with hyperparameters, such as fedadam:lr=0.1,tau=0.001",
     )
     defaults = RunConfig()
     for name, text in _RUN_NUMBERS.items():

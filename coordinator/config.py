@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
@@ -115,6 +116,16 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("a hyperparameter is not finite")
 
 
+def check_hubs(hubs: Iterable[str], where: str) -> None:
+    """Refuse names that no device can have, so that a slip of the pen does not pass for a hub that stays away.
+
+    Raises:
+        ConfigError: one of them is such a name.
+    """
+    for hub in hubs:
+        check_name(hub, where)
+
+
 def load(path: Path) -> CoordinatorConfig:
     """The settings in a TOML file; paths in it are relative to it.
 
@@ -123,6 +134,7 @@ def load(path: Path) -> CoordinatorConfig:
     """
     config = settings.read(path, CoordinatorConfig)
     check_name(config.fleet, f"{path}, fleet")
+    check_hubs(config.hubs, f"{path}, hubs")
     folder = path.absolute().parent
     broker = settings.broker_in(config.broker, folder, f"{path}, broker")
     return msgspec.structs.replace(

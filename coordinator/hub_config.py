@@ -32,7 +32,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from coordinator.config import Devices, Duration, Norm, Positive, RunConfig
+from coordinator.config import Devices, Duration, Norm, Positive, RunConfig, check_hubs
 from edgepfl.bus.settings import Broker, anchored, broker_in, read
 from edgepfl.errors import ConfigError
 from edgepfl.topics import check_name
@@ -123,6 +123,7 @@ def load(path: Path) -> HubConfig:
     config, folder = read(path, HubConfig), path.absolute().parent
     check_name(config.fleet, f"{path}, fleet")
     check_name(config.parent.fleet, f"{path}, parent.fleet")
+    check_hubs(config.hubs, f"{path}, hubs")
     if not config.relay:
         check_name(config.parent.device, f"{path}, parent.device")
     own = broker_in(config.broker, folder, f"{path}, broker")

@@ -101,6 +101,11 @@ class Parent(Protocol):
         """An errand is over: there may be the next."""
         ...
 
+    @property
+    def coming(self) -> set[str]:
+        """The digests of what the next errand needs, here or on its way."""
+        ...
+
 
 class HubRun(ActiveRun):
     """A run that is going on at a hub.
@@ -245,6 +250,10 @@ class HubRun(ActiveRun):
     @property
     def _is_final(self) -> bool:
         return False  # as far as committing goes: a round that only evaluates waits for the parent like any other
+
+    @property
+    def _offered(self) -> set[str]:
+        return super()._offered | self._parent.coming
 
     def _policy(self) -> Policy:
         """The fleet is small: a round waits for all whom the hub knows, but not long for those who are away."""

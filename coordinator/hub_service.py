@@ -86,6 +86,7 @@ class HubService(Coordinator):
         self._config = config
         self._form = form
         self._wanted: Task | None = None  # whose blobs are coming
+        self._begun: Task | None = None  # whose blobs are here, and whose errand is not stored yet
         self._deferred: Task | None = None  # until what is at hand is settled
         self._greeted: Hello | None = None
         self._next_beat = 0.0
@@ -146,12 +147,15 @@ class HubService(Coordinator):
         task, self._wanted = self._wanted, None
         if task is None:
             return
+        self._begun = task
         try:
             self._begin(task)
         except StoreError:
             raise
         except EdgepflError as error:
             self.failed(task, str(error))
+        finally:
+            self._begun = None
 
     def unfetchable(self, why: str) -> None:
         """The wanted task lies about what it needs."""
@@ -182,6 +186,12 @@ class HubService(Coordinator):
         task, self._deferred = self._deferred, None
         if task is not None:
             self._task(task)
+
+    @property
+    def coming(self) -> set[str]:
+        """The digests of what the next errand needs, here or on its way."""
+        tasks = [task for task in (self._wanted, self._begun) if task is not None]
+        return {ref.sha256 for task in tasks for ref in (task.bundle, task.download)}
 
     def _greet(self) -> None:
         """Say who is here, if that is news."""

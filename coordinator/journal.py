@@ -3,7 +3,7 @@
 Tables::
 
     runs         a run: its settings, its bundle, its status
-    checkpoints  the server's state after each committed round, as a blob's digest
+    checkpoints  the server's state after each committed round, as a blob's digest; of the last one, its parts, too
     rounds       the open attempt of each run: the round machine's first state
     events       what happened to it since, in order
     reports      the reports of the open attempt
@@ -304,6 +304,8 @@ class Journal:
 
     def _put_checkpoint(self, run: str, new: Checkpoint) -> None:
         parts = msgspec.json.encode(new.parts)
+        last = "SELECT MAX(round) FROM checkpoints WHERE run = ?"  # its parts are deleted, and may be thousands
+        self._do(f"UPDATE checkpoints SET parts = '[]' WHERE run = ? AND round = ({last})", run, run)  # noqa: S608  our own words
         self._do("INSERT INTO checkpoints VALUES (?, ?, ?, ?, ?)", run, new.round, new.state, parts, new.whole)
 
     def _clear(self, run: str) -> None:

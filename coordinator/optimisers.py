@@ -260,7 +260,7 @@ def _number(words: str, key: str, text: str) -> float:
         raise _wrong(words, f"{key} = {text[:80]!r} is no number") from error
     fits = value > 0 if key in {"lr", "tau"} else 0 <= value < 1
     if not (fits and math.isfinite(value)):
-        raise _wrong(words, f"{key} must be {'above 0' if key in {'lr', 'tau'} else 'at least 0 and below 1'}")
+        raise _wrong(words, f"{key} must be {'finite, above 0' if key in {'lr', 'tau'} else 'at least 0 and below 1'}")
     return value
 
 

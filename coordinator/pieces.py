@@ -158,7 +158,10 @@ class Reader:
         if piece.offset + size > len(data):
             raise CodecError(f"{size} bytes from {piece.offset} on, in {len(data)}", where=f"blob {piece.blob[:16]}")
         own = bytearray(data[piece.offset : piece.offset + size])  # a copy that may be written to
-        return torch.from_numpy(np.ndarray(piece.shape, dtype, own))
+        try:
+            return torch.from_numpy(np.ndarray(piece.shape, dtype, own))
+        except ValueError as error:  # it has no elements, and dimensions that no array has
+            raise CodecError(f"no tensor has the shape {piece.shape}", where=f"blob {piece.blob[:16]}") from error
 
 
 def _each(state: Trees) -> Iterator[tuple[str, str, Tensor]]:

@@ -30,7 +30,7 @@ from coordinator.arithmetic import Sitting
 from coordinator.checkpoint import Saved, Vault
 from coordinator.journal import Checkpoint, RunRow
 from coordinator.orders import Orders
-from coordinator.storage.depot import Depot
+from coordinator.storage.depot import Depot, collect
 from edgepfl.algorithms import Algorithm
 from edgepfl.errors import CodecError, RunError, StoreError
 from edgepfl.wire import BlobRef, Report
@@ -96,7 +96,7 @@ class Remote:
         self._sharing: list[Future[None]] = []
         self._own: dict[str, BlobRef] = {}
         if before is None or (before.number, before.attempt) != (sitting.number, sitting.attempt):
-            self._worker.submit(self._clean, self._used())
+            self._worker.submit(collect, self._depot, self._used())
 
     def fold(self, device: str, report: Report) -> None:
         """See :class:`~coordinator.arithmetic.Arithmetic`; the upload is only put where aggregators can read it."""
@@ -169,13 +169,6 @@ class Remote:
             self._depot.keep(self._vault.private.read(sha256))
         self._shared = {job.bundle, *job.checkpoint.blobs}
         return self._depot.keep(pieces.encode(job))
-
-    def _clean(self, used: set[str]) -> None:
-        """Delete what nothing needs any more; there will be another time."""
-        try:
-            self._depot.keep_only(used)
-        except StoreError as error:
-            log.warning("the shared store was not cleaned up: %s", error)
 
     def _share_upload(self, device: str, sha256: str) -> None:
         try:

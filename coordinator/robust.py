@@ -28,9 +28,9 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from edgepfl.algorithms import Across, Algorithm, whole
+from edgepfl.algorithms import Across, Algorithm, Participation, whole
 from edgepfl.errors import ConfigError, RunError
-from edgepfl.plan import Reduce, Role
+from edgepfl.plan import Plan, Reduce, Role
 from edgepfl.tree import Trees
 
 _BLOCK = 1 << 20  # numbers in float64 at a time
@@ -201,11 +201,12 @@ def rule_of(words: str) -> Rule | Clip | None:
     raise _wrong(words, "there is no such rule")
 
 
-def check(algorithm: Algorithm, rule: Rule | Clip | None, minimum: int) -> None:
-    """Refuse a rule that would protect nothing.
+def check(algorithm: Algorithm, plan: Plan, rule: Rule | Clip | None, minimum: int) -> None:
+    """Refuse a rule that would protect nothing, or that the algorithm would be another one with.
 
     Args:
         algorithm: the run's.
+        plan: of its bundle.
         rule: that it is to have.
         minimum: reports below which a round is abandoned.
 
@@ -214,13 +215,15 @@ def check(algorithm: Algorithm, rule: Rule | Clip | None, minimum: int) -> None:
     """
     if rule is None:
         return
-    sent = {name: slot.reduce for name, slot in algorithm.declared().items() if slot.role is Role.UP}
+    sent = {name: slot.reduce for name, slot in plan.by_role(Role.UP).items() if slot.tensors}
     reduce = {**sent, **algorithm.rebuilt}
     name = type(algorithm).__name__
     if summed := sorted(slot for slot, how in reduce.items() if how is Reduce.SUM):
-        raise _unusable(rule, f"{name} adds up {' and '.join(summed)}, which one device can move at will")
+        raise _unusable(name, f"it adds up {' and '.join(summed)}, which one device can move at will")
     if Reduce.MEAN not in reduce.values():
-        raise _unusable(rule, f"{name} averages nothing that devices send")
+        raise _unusable(name, f"it averages nothing that devices send")
+    if algorithm.participation is Participation.ALL:
+        raise _unusable(name, f"its devices count on the server's model being their mean")
     if minimum < rule.fewest:
         raise ConfigError(
             f"{rule.words} needs {rule.fewest} reports, and a round may have {minimum}",
@@ -229,9 +232,9 @@ def check(algorithm: Algorithm, rule: Rule | Clip | None, minimum: int) -> None:
         )
 
 
-def _unusable(rule: Rule | Clip, reason: str) -> ConfigError:
+def _unusable(algorithm: str, reason: str) -> ConfigError:
     remedy = "Leave robust out, or choose an algorithm that only averages, such as fedavg"
-    return ConfigError(f"{rule.words} would protect nothing: {reason}", where="robust", remedy=remedy)
+    return ConfigError(f"{algorithm} takes no robust rule: {reason}", where="robust", remedy=remedy)
 
 
 def _wrong(words: str, reason: str) -> ConfigError:

@@ -32,7 +32,7 @@ from coordinator.orders import Aggregation, Aggregators
 from coordinator.remote import Remote
 from coordinator.reports import verdict
 from coordinator.status import RunStatus, Totals, status_of, totals
-from coordinator.storage.depot import Depot
+from coordinator.storage.depot import GRACE, Depot, collect
 from coordinator.uploads import News, Uploads
 from edgepfl import wire
 from edgepfl.bundle import pack, unpack
@@ -97,6 +97,8 @@ class Coordinator:
         self._totals = Totals()
         self._device = device
         self._aggregators = Aggregators(aggregation, self._send, clock, self._tell)
+        self._depot = aggregation.depot if aggregation is not None else shared
+        self._next_tidy = clock()
         self._desk = Desk(
             journal=self.journal,
             vault=self.vault,
@@ -270,6 +272,14 @@ class Coordinator:
             self._run.tick()
         self._aggregators.look()
         self._pump()
+        self._tidy()
+
+    def _tidy(self) -> None:
+        """While no run does it, delete in the shared store what nothing needs: at a run's end it was too new."""
+        if self._depot is None or self._clock() < self._next_tidy or (self._run is not None and not self._run.ended):
+            return
+        self._next_tidy = self._clock() + GRACE
+        self._worker.submit(collect, self._depot, self.journal.blobs())
 
     # What comes in.
 

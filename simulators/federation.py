@@ -76,7 +76,7 @@ class InProcess:
         self.algorithm = updater.algorithm_of(self.plan, setting.hyper)
         self.devices = {name: examples.fit(self.plan) for name, examples in devices.items()}
         self.interpreter = Interpreter(self.plan, self.model, runner)
-        self.state = updater.first_state(self.algorithm, self.plan, self.model)
+        self.server = updater.first_state(self.algorithm, self.plan, self.model)
         self.kept: dict[str, Trees] = {}
         self.history: list[Moved] = []
         self._hyper: dict[str, float] | None = None
@@ -91,17 +91,22 @@ class InProcess:
             count = self.devices[device].count
             reduction.offer(device, Upload(count, result.steps, lambda upload=result.upload: upload))  # type: ignore[misc]  # the default binds it now
         got = reduction.close(cohort, number=number, fleet=self.devices, statistics=self.plan.statistics)
-        self.state = updater.next_state(tuned, self.state, got)
-        self.history.append(Moved(results, _copied(self.state)))
+        self.server = updater.next_state(tuned, self.server, got)
+        self.history.append(Moved(results, _copied(self.server)))
         return self.history[-1]
 
     def start(self, device: str) -> Start:
         """What a device has when the next round begins."""
         number = len(self.history) + 1
         tuned = self.tuned
-        down = updater.downloads(tuned, self.state, device)
+        down = updater.downloads(tuned, self.server, device)
         seed = derive(derive(self.setting.seed, "round", number), device)
         return Start(down, self.kept.get(device), self.hyper, seed, number)
+
+    @property
+    def state(self) -> Trees:
+        """The server's state as NumPy trees."""
+        return updater.numpy_of(self.server)
 
     @property
     def hyper(self) -> dict[str, float]:

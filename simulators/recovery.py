@@ -19,7 +19,6 @@ from device_agent.data import Examples
 from device_agent.runners.onnx import OnnxRunner
 from edgepfl import algorithms
 from edgepfl.algorithms import Setting
-from edgepfl.algorithms.fpfc import FPFC
 from edgepfl.errors import ConfigError
 from edgepfl.seeds import generator
 from exporters.build import build
@@ -117,17 +116,17 @@ def recover(task: Task, see: Callable[[int, float, Clusters], None] = lambda *_:
     clustering = clustered.Clustering(task.clusters, task.most)
     truth = dict(zip(clustered.names(task.devices), clustered.truth(task.devices, clustering), strict=True))
     devices = clustered.fleet(task.devices, task.seed, clustering)
-    fleet, fpfc = _federation(task, devices)
+    fleet = _federation(task, devices)
     cohort = max(round(task.share * task.devices), 1)
     for number in range(1, task.rounds + 1):
         drawn = generator(task.seed, "cohort", number).choice(sorted(devices), cohort, replace=False)
         fleet.round(sorted(drawn.tolist()))
         fleet.history[-1] = Moved({}, {})  # a state is all pairs of models: too big to remember every round's
         if number % LINE_EVERY == 0 or number == task.rounds:
-            found = clusters_of(fleet.algorithm, fleet.state)
+            found = clusters_of(fleet.algorithm, fleet.server)
             see(number, _rand(found, truth), found)
     accuracy = fmean(fleet.evaluate(device).metrics["accuracy.personal"] for device in devices)
-    looked = [clusters_of(fleet.algorithm, fleet.state, nu=nu) for nu in NUS]
+    looked = [clusters_of(fleet.algorithm, fleet.server, nu=nu) for nu in NUS]
     others = tuple((each.nu, len(each.groups), _rand(each, truth)) for each in looked)
     return Outcome(_rand(found, truth), len(found.groups), len(set(truth.values())), accuracy, found, others)
 
@@ -149,14 +148,13 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _federation(task: Task, devices: Mapping[str, Examples]) -> tuple[InProcess, FPFC]:
+def _federation(task: Task, devices: Mapping[str, Examples]) -> InProcess:
     fpfc = algorithms.build("fpfc", {**PUBLISHED, **task.settings})
-    assert isinstance(fpfc, FPFC)  # noqa: S101  for the type checker
     full = max(examples.count for examples in devices.values())
     model = mlp(inputs=clustered.FEATURES, hidden=(), classes=clustered.CLASSES, batch=full, seed=task.seed)
     bundle = build(fpfc, fitted(fpfc, model))
     setting = federation.Setting(steps=task.steps, tune_steps=0, seed=task.seed)
-    return InProcess(bundle, OnnxRunner(bundle), devices, setting), fpfc
+    return InProcess(bundle, OnnxRunner(bundle), devices, setting)
 
 
 def _rand(found: Clusters, truth: Mapping[str, int]) -> float:

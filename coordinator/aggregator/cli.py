@@ -56,7 +56,8 @@ def main(arguments: list[str]) -> int:
         "that have a part of the model each: torchrun --nproc-per-node N --max-restarts K -m edgepfl aggregator "
         "--config FILE",
         epilog='aggregator.toml: fleet = "NAME", store = "DIRECTORY or s3://BUCKET/PREFIX", optionally '
-        'device = "cuda", and a table [broker] as in coordinator.toml, which needs [aggregator] with the same store',
+        'device = "cuda", and a table [broker] with url = "mqtt://HOST:1883", optionally username, password_file, ca, '
+        "cert and key. coordinator.toml says the same fleet, broker and store, and has a table [aggregator]",
     )
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="settings, TOML")
     parser.add_argument("--verbose", action="store_true", help="log more")
@@ -75,7 +76,7 @@ def _serve(config: AggregatorConfig) -> int:
     from coordinator.storage.location import open_depot  # noqa: PLC0415  likewise
 
     log = logging.getLogger(__name__)
-    depot = open_depot(config.store)
+    depot = open_depot(config.store, fleet=config.fleet)
     try:
         with opened(config.device) as (line, device):
             crew = Crew(line)

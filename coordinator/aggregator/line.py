@@ -54,17 +54,29 @@ def opened(device: str) -> Iterator[tuple[Line, str]]:
         device: "cpu" or "cuda".
 
     Raises:
-        ConfigError: there is no such device.
+        ConfigError: there is no such device, or only half of what torchrun says of the others is known.
+        Scattered: the others are not there.
     """
     own = _own_device(device)
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    if os.environ.get("WORLD_SIZE", "1") == "1":
         yield Alone(), own
         return
-    distributed.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo", timeout=PATIENCE)
+    _meet("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo")
     try:
         yield Torch(), own
     finally:
         distributed.destroy_process_group()
+
+
+def _meet(backend: str) -> None:
+    try:
+        _exchanged(lambda: distributed.init_process_group(backend, timeout=PATIENCE))
+    except ValueError as error:
+        raise ConfigError(
+            f"WORLD_SIZE is set, and nothing says how to find the other ranks ({str(error)[:200]})",
+            where="environment",
+            remedy="Start it with torchrun, or unset WORLD_SIZE to run one rank",
+        ) from error
 
 
 def _own_device(device: str) -> str:

@@ -63,7 +63,7 @@ def _vectors(pages: Pages, i: Tensor, j: Tensor, columns: Columns) -> Tree:
     where = list(uploads.by_slab(ids))
     block = max(BLOCK, min(_LARGEST, len(ids) * len(columns.first) // _SHARE))
     blocks = list(tiles(len(columns.first), len(ids) + len(i), i.device, block=block))
-    displaced = Displaced(columns, size * max(cols.stop - cols.start for cols in blocks), paired=True)
+    displaced = Displaced(columns, size * max((cols.stop - cols.start for cols in blocks), default=0), paired=True)
     for cols in blocks:
         rows = weights.new_empty((len(ids), cols.stop - cols.start))
         for key, some in where:

@@ -13,12 +13,13 @@ from edgepfl.tree import Tree
 _MOST = 32 << 20  # bytes of a slab, unless one row is more
 _LEAST = 2 << 20  # bytes of a slab of short rows: below half of it a checkpoint does not store a tensor apart
 _ROWS = 64  # of a slab, where they are neither short nor long
+_MOST_ROWS = 1024  # of a slab: each has coefficients for every device, which for short rows would be most of the memory
 
 
 def rows_of_slab(row: Tensor) -> int:
     """How many rows like this one a slab has."""
     size = max(row.nbytes, 1)
-    return max(min(_MOST // size, max(_ROWS, -(-_LEAST // size))), 1)
+    return max(min(_MOST // size, _MOST_ROWS, max(_ROWS, -(-_LEAST // size))), 1)
 
 
 class Slabs:

@@ -8,6 +8,7 @@ Whoever puts a blob has :data:`GRACE` seconds to tell the one who cleans up that
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol, TypeAlias
@@ -27,6 +28,11 @@ Clock: TypeAlias = Callable[[], float]
 Span: TypeAlias = tuple[int, int]
 """Where bytes lie in a blob: the first, and how many."""
 
+OWNER = "owner"
+"""What the mark of the fleet that a store belongs to is called in it."""
+
+log = logging.getLogger(__name__)
+_OWNER_SHOWN = 80  # bytes of a stranger's mark in an error
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -93,6 +99,22 @@ class Depot(Protocol):
         """Delete every other blob that was put more than the grace period ago."""
         ...
 
+    def claim(self, fleet: str) -> None:
+        """Mark the store as a fleet's own: the coordinator of another one would delete what it needs.
+
+        Raises:
+            StoreError: it is another fleet's.
+        """
+        ...
+
+
+def collect(depot: Depot, needed: Collection[str]) -> None:
+    """Delete every other blob that is old enough; where the store fails there will be another time."""
+    try:
+        depot.keep_only(needed)
+    except StoreError as error:
+        log.warning("nothing was deleted in the shared store: %s", error)
+
 
 def digest(data: bytes | bytearray | memoryview) -> str:
     """The name of a blob."""
@@ -113,6 +135,21 @@ def check_digest(sha256: str, where: str) -> str:
     if not is_digest(sha256):
         raise StoreError(f"{sha256[:80]!r} is no SHA-256", where=where)
     return sha256
+
+
+def check_owner(owner: bytes, fleet: str, where: str) -> None:
+    """Refuse a store that is marked as another fleet's.
+
+    Raises:
+        StoreError: it is.
+    """
+    if owner != fleet.encode():
+        whose = owner[:_OWNER_SHOWN].decode(errors="replace")
+        raise StoreError(
+            f"it is the store of fleet {whose!r}, and not of {fleet!r}",
+            where=where,
+            remedy=f"Give each fleet a directory or a prefix of its own; or delete {OWNER} in it if {whose!r} is no more",
+        )
 
 
 def check_spans(spans: Sequence[Span], where: str) -> None:

@@ -3,6 +3,7 @@
 ::
 
     DIRECTORY/SHA256   a blob
+    DIRECTORY/owner    the name of the fleet whose it is
     DIRECTORY/*.tmp    a write that goes on, or that a crash cut short: removed when it is old
     DIRECTORY/.lock    between those who put a blob that is here already and those who clean up
 """
@@ -19,9 +20,11 @@ from pathlib import Path
 
 from coordinator.storage.depot import (
     GRACE,
+    OWNER,
     Clock,
     Span,
     check_digest,
+    check_owner,
     check_spans,
     cut_short,
     damaged,
@@ -127,6 +130,15 @@ class DirectoryDepot:
             for path in tuple(self._directory.iterdir()):
                 if path.suffix == _TEMPORARY or (is_digest(path.name) and path.name not in kept):
                     self._delete_if_older(path, oldest)
+
+    def claim(self, fleet: str) -> None:
+        """See :class:`~coordinator.storage.depot.Depot`."""
+        path = self._directory / OWNER
+        with storing(path), self._locked(fcntl.LOCK_EX):
+            if not path.exists():
+                write_durably(path, fleet.encode())
+            owner = path.read_bytes()
+        check_owner(owner, fleet, self.where)
 
     def _path(self, sha256: str) -> Path:
         return self._directory / check_digest(sha256, self.where)

@@ -95,17 +95,18 @@ def anchored(url: str, where: str, folder: Path) -> str:
     return str(found.path) if isinstance(found, Folder) else url
 
 
-def open_depot(url: str, *, grace: float = GRACE, clock: Clock = time.time) -> Depot:
+def open_depot(url: str, *, fleet: str = "", grace: float = GRACE, clock: Clock = time.time) -> Depot:
     """The store that a URL names, after one attempt to write to it.
 
     Args:
         url: see this module.
+        fleet: whose it is to be from now on; empty leaves that open.
         grace: seconds that a blob without a reference stays.
         clock: more or less the store's own.
 
     Raises:
         ConfigError: it names no store that we know, or the library for it is missing.
-        StoreError: the store cannot be reached or written to.
+        StoreError: the store cannot be reached or written to, or is another fleet's.
     """
     match locate(url):
         case Folder(path):
@@ -113,6 +114,8 @@ def open_depot(url: str, *, grace: float = GRACE, clock: Clock = time.time) -> D
         case Bucket() as bucket:
             depot = _opened(bucket, grace, clock)
     depot.keep(b"")
+    if fleet:
+        depot.claim(fleet)
     return depot
 
 

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 
 from coordinator.storage.depot import (
     GRACE,
+    OWNER,
     Clock,
     Span,
     check_digest,
+    check_owner,
     check_spans,
     cut_short,
     damaged,
@@ -130,6 +132,16 @@ class ObjectDepot:
         gone = [name for name, written in self._written() if written < oldest and name not in kept]
         for start in range(0, len(gone), PAGE):
             self._delete(gone[start : start + PAGE])
+
+    def claim(self, fleet: str) -> None:
+        """See :class:`~coordinator.storage.depot.Depot`; of two fleets that do it in the same moment, both may."""
+        with self._asking(OWNER):
+            try:
+                owner = bytes(self._store.get(OWNER).bytes())
+            except FileNotFoundError:
+                self._store.put(OWNER, fleet.encode())
+                owner = bytes(self._store.get(OWNER).bytes())
+        check_owner(owner, fleet, self.where)
 
     def _is_safe(self, sha256: str, size: int) -> bool:
         """Whether the blob is here and stays for half the grace period at least; else it is to be written again."""

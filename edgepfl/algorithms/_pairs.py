@@ -117,7 +117,7 @@ class Plain:
             self.v[some] = scad.rho * (delta - shrunken)
 
     def _blocks(self, values: Tensor) -> Iterator[Tensor]:
-        yield from values.split(max(BLOCK // len(self._columns.first), 1)) if len(values) else ()
+        yield from values.split(BLOCK // max(len(self._columns.first), 1) or 1) if len(values) else ()
 
     def centres(self, places: Sequence[int], rho: float) -> Tensor:
         return torch.stack([self._centre(place, rho) for place in places])

@@ -215,7 +215,8 @@ class FPFC(Algorithm):
         both = self.pair_rule is PairRule.BOTH
         engine.move([places[k] for k in order], uploaded, self.scad(got.number), both=both)
         body = state["body"] + got.total["delta"] if state["body"] else state["body"]
-        return {**after, "body": body, **engine.dump()}
+        own = {slot: tree for slot, tree in after.items() if slot in _SLOTS}  # an engine may give up slots of its own
+        return {**own, "body": body, **engine.dump()}
 
     def _enrolled(self, state: Trees, got: Cohort, newcomers: Sequence[str]) -> Trees:
         """What the server knows of the devices and the model, apart from pairs."""

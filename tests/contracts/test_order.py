@@ -46,7 +46,7 @@ def after(name: str, arrivals: Sequence[str], cohort: Sequence[str]) -> Values:
     for device in arrivals:
         reduction.offer(device, upload(slots, device))
     got = reduction.close(sorted(arrivals), number=1, fleet={*cohort, "pi-9"}, statistics=federation.plan.statistics)
-    state: Trees = updater.next_state(federation.tuned, federation.state, got)
+    state: Trees = updater.numpy_of(updater.next_state(federation.tuned, federation.server, got))
     reduced = {slot: tree.map(lambda tensor: tensor.numpy()) for slot, tree in {**got.total, **got.stack}.items()}
     return named("next", state) | named("reduced", reduced)
 

@@ -45,7 +45,7 @@ class Disk:
         federation = Federation(Exported(subject.algorithm, subject.model, subject.data, unpack(subject.data)))
         own = {slot: each.tensors for slot, each in federation.plan.by_role(Role.KEEP).items()}
         if self.checkpoint is not None:
-            federation.state = self.vault.load(federation.algorithm, self.checkpoint).state
+            federation.server = self.vault.load(federation.algorithm, self.checkpoint).state
         federation.kept = {device: codec.decode(data, own) for device, data in self.kept.items()}
         federation.history = self.history
         return federation
@@ -53,7 +53,7 @@ class Disk:
     def save(self, federation: Federation) -> None:
         """After a round."""
         number = len(federation.history)
-        self.checkpoint = self.vault.save(federation.algorithm, number, federation.state).checkpoint
+        self.checkpoint = self.vault.save(federation.algorithm, number, federation.server).checkpoint
         self.kept = {device: codec.encode(trees) for device, trees in federation.kept.items()}
         self.history = federation.history
 
@@ -81,7 +81,7 @@ def test_a_stored_state_gives_the_devices_the_same_download(name: str, tmp_path:
     saved = disk.vault.load(federation.algorithm, disk.checkpoint)
     for device in DEVICES:
         found, expected = (
-            disk.vault.download(federation.algorithm, state, device) for state in (saved.state, federation.state)
+            disk.vault.download(federation.algorithm, state, device) for state in (saved.state, federation.server)
         )
         assert found == expected
         assert saved.download in (found, None)

@@ -67,12 +67,12 @@ class Fleet:
 
     def __post_init__(self) -> None:
         self.algorithm = updater.algorithm_of(self.plan, dict.fromkeys(_rates(self.plan), LR))
-        self.state = updater.first_state(self.algorithm, self.plan, self.model)
+        self.server = updater.first_state(self.algorithm, self.plan, self.model)
         self.interpreter = Interpreter(self.plan, self.model, self.runner)
         self.hyper = dict.fromkeys(_rates(self.plan), LR)
 
     def start(self, device: str, number: int) -> Start:
-        down = updater.downloads(self.algorithm, self.state, device)
+        down = updater.downloads(self.algorithm, self.server, device)
         return Start(down, self.kept.get(device), self.hyper, derive(7, "round", number), number)
 
     def round(self, number: int, devices: Sequence[str]) -> RoundResult:
@@ -83,8 +83,12 @@ class Fleet:
             upload = Upload(self.data.count, result.steps, lambda upload=result.upload: upload)  # type: ignore[misc]  # the default binds it now
             reduction.offer(device, upload)
         got = reduction.close(devices, number=number, statistics=self.plan.statistics)
-        self.state = updater.next_state(self.algorithm, self.state, got)
+        self.server = updater.next_state(self.algorithm, self.server, got)
         return result
+
+    @property
+    def state(self) -> Trees:
+        return updater.numpy_of(self.server)
 
 
 def _rates(plan: Plan) -> list[str]:

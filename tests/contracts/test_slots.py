@@ -94,7 +94,7 @@ def test_shapes_and_dtypes_never_drift(name: str, runtime: str) -> None:
     """The server's state may come to hold more, of a device that joins; what it held keeps its shape."""
     recorder = Recorder(runner(name, runtime))
     federation = Federation(shipped(name, runtime), runner=recorder)
-    before, plan = shapes(updater.numpy_of(federation.state)), federation.plan
+    before, plan = shapes(federation.state), federation.plan
     first = federation.state.keys()
     federation.run()
     for moved in federation.history:
@@ -115,7 +115,7 @@ def performed(federation: Federation, runtime: str, keep: bytes) -> tuple[wire.T
     """One task of the next round, done by pi-1's workshop from bytes to bytes."""
     name = federation.plan.algorithm
     data = shipped(name, runtime).data
-    down = codec.encode(updater.downloads(federation.tuned, federation.state, "pi-1"))
+    down = codec.encode(updater.downloads(federation.tuned, federation.server, "pi-1"))
     task = tasks.make(
         "contract",
         RunConfig(steps=STEPS, seed=federation.setting.seed, evaluate_every=1, hyper=federation.setting.hyper),

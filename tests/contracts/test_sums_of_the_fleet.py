@@ -81,7 +81,7 @@ def test_a_server_that_keeps_every_devices_model_has_the_one_that_the_device_has
 ) -> None:
     federation = with_losses(name)
     algorithm = federation.algorithm
-    rows = algorithm.models(federation.state) if isinstance(algorithm, FPFC) else federation.state[slot]
+    rows = algorithm.models(federation.server) if isinstance(algorithm, FPFC) else federation.state[slot]
     assert rows.keys() == DEVICES.keys()
     for device, row in rows.items():
         kept = federation.kept[device][own]

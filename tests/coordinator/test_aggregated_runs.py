@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import torch
 from _aggregating import aggregating, remotely, shards_in, store
 from _crews import whole_of
 from _plans import MODEL, bundle_of
-from _scripted import Honest, config, coordinating, finished, honest_fleet, play, serving
+from _scripted import Clock, Honest, config, coordinating, finished, honest_fleet, play, serving
 
 from coordinator.checkpoint import state_in
+from coordinator.storage.depot import GRACE
 from edgepfl import codec
 from edgepfl.bundle import Bundle, pack
 from edgepfl.bus.loopback import LoopbackBroker
@@ -92,5 +94,22 @@ def test_the_same_as_in_one_process(
             close(one, other, tolerance)
         if name != "fpfc":  # whose engine has as many rows in a page as fit
             close(whole_of(shards, whole, MODEL, HEAD, BODY), whole, tolerance)
+
+    play(scenario())
+
+
+def test_what_a_run_left_in_the_store_is_deleted_when_it_is_old_enough(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        bundle, broker, depot = bundle_of("fedavg"), LoopbackBroker(), store(tmp_path)
+        devices = honest_fleet(broker, bundle)
+        async with remotely(broker, tmp_path, depot) as service, aggregating(broker, depot, 1), serving(*devices):
+            run = service.start_run(config(rounds=1), pack(bundle))
+            await finished(service, run)
+            depot.keep(b"what the last round put after it was tidied up")
+            assert isinstance(service._clock, Clock)
+            service._clock.now += GRACE
+            service._look()
+            await asyncio.wrap_future(service._worker.submit(int))  # it is done with what came before
+            assert depot.digests() == service.journal.blobs()
 
     play(scenario())

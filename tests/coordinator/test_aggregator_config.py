@@ -54,6 +54,7 @@ def test_a_coordinator_has_aggregators_where_its_settings_say_so(tmp_path: Path)
     ("text", "what"),
     [
         ('fleet = "home"\n[aggregator]\n', "needs a store"),
+        ('fleet = "home"\nhubs = {"North" = 5}\n', "hubs: 'North' cannot be a name"),
         ('fleet = "home"\nstore = "s"\nhubs = {north = 5}\n[aggregator]\n', "hubs send sums"),
         ('fleet = "home"\nstore = "s"\n[aggregator]\nagain = 0\n', "again"),
         ('fleet = "home"\nstore = "s"\n[aggregator]\nranks = 4\n', "ranks"),

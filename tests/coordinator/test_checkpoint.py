@@ -138,3 +138,12 @@ def test_a_download_that_no_blob_can_hold_is_no_fault_of_the_disk(
     with pytest.raises(RunError, match="a download of"):
         vault.save(algorithm, 1, state_of(ramp(1)))
     assert list(vault.offered.local.directory.iterdir()) == []
+
+
+def test_a_piece_of_no_shape_that_a_tensor_can_have_is_refused(vault: Vault) -> None:
+    blob = vault.private.keep(bytes(16))
+    read = pieces.Reader(vault.private)
+    assert read.tensor(pieces.Piece((0, 5), "float64", blob)).shape == (0, 5)
+    for shape in ((0, 1 << 40, 1 << 40), (1 << 40, 1 << 40), (3,)):
+        with pytest.raises(CodecError):
+            read.tensor(pieces.Piece(shape, "float64", blob))

@@ -65,7 +65,9 @@ def test_a_directory_opens(tmp_path: Path) -> None:
     depot = open_depot((tmp_path / "new" / "blobs").as_uri())
     assert isinstance(depot, DirectoryDepot)
     sha256 = depot.keep(b"data")
-    assert open_depot(str(tmp_path / "new" / "blobs")).read(sha256) == b"data"
+    assert open_depot(str(tmp_path / "new" / "blobs"), fleet="farm").read(sha256) == b"data"
+    with pytest.raises(StoreError, match="it is the store of fleet 'farm'"):
+        open_depot(str(tmp_path / "new" / "blobs"), fleet="shed")
     assert depot.where == str(tmp_path / "new" / "blobs")
 
 

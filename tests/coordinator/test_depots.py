@@ -72,6 +72,19 @@ def test_what_is_put_is_read_again(depot: Depot) -> None:
     assert depot.read(SHA256) == DATA
 
 
+def test_a_store_belongs_to_one_fleet(depot: Depot, watch: Watch) -> None:
+    sha256 = depot.keep(DATA)
+    depot.claim("farm")
+    with pytest.raises(StoreError, match=r"store of fleet 'farm', and not of 'shed'\. Give each fleet"):
+        depot.claim("shed")
+    assert depot.digests() == {sha256}
+    with watch.later():
+        depot.keep_only([])
+    depot.claim("farm")
+    with pytest.raises(StoreError, match="store of fleet 'farm'"):
+        depot.claim("shed")
+
+
 def test_items_of_more_than_a_byte_are_bytes(depot: Depot) -> None:
     assert depot.keep(memoryview(DATA).cast("I")) == SHA256
     assert depot.size(SHA256) == len(DATA)

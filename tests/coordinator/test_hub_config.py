@@ -46,6 +46,7 @@ BAD = {
     "more than one report can name": (f"goal = 501\n{GOOD}", "<= 500"),
     "a minimum above the goal": (f"goal = 2\nminimum = 3\n{GOOD}", "is above goal"),
     "nested without rounds": (f"{GOOD}[nested]\nmu = 1\nlr = 0.1\nstep = 1\n", "nested needs rounds"),
+    "a hub that no device can be": (f'hubs = {{ "North Shed" = 3 }}\n{GOOD}', "hubs: 'North Shed' cannot be a name"),
     "a relay with rounds": (f"relay = true\nrounds = 2\n{GOOD}", "a relay has neither"),
 }
 

@@ -247,6 +247,22 @@ def test_another_run_waits_for_the_word_on_this_one(tmp_path: Path) -> None:
     play(scenario())
 
 
+def test_another_run_with_another_bundle_takes_the_place_of_one_at_work(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with scene(tmp_path) as here:
+            here.agents["ant"].working.clear()
+            here.above.task()
+            await here.reported("bee")
+            here.above.bundle = bundle_of("fedprox")
+            other = here.above.task(run="other")
+            await soon(lambda: here.hub._run is not None and here.hub._run.row.id == "other")
+            here.agents["ant"].working.set()
+            assert (await here.above.next(Report)).run == "other"
+            assert here.hub.vault.offered.local.has(other.bundle.sha256)
+
+    play(scenario())
+
+
 @pytest.mark.parametrize(
     ("name", "why"),
     [

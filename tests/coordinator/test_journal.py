@@ -56,6 +56,18 @@ def begun(path: Path) -> Journal:
     return journal
 
 
+def test_only_the_last_checkpoint_keeps_the_digests_of_its_parts(path: Path) -> None:
+    journal = begun(path)
+    for number in range(1, 4):
+        parts = tuple(digest(100 * number + part) for part in range(50))
+        journal.commit("home-1", Checkpoint(number, digest(number), parts), (), RoundCost(1, 1, 1.0))
+        assert journal.checkpoint("home-1") == Checkpoint(number, digest(number), parts)
+    rows = journal._db.execute("SELECT round, state, length(parts) FROM checkpoints ORDER BY round").fetchall()
+    assert [row[:2] for row in rows] == [(0, FIRST.state), *((number, digest(number)) for number in range(1, 4))]
+    assert [row[2] for row in rows[:-1]] == [2, 2, 2]
+    journal.close()
+
+
 def test_a_run_is_kept_as_it_was_given(path: Path) -> None:
     journal = Journal(path)
     assert (journal.run(), journal.running()) == (None, None)

@@ -7,9 +7,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
+from _plans import plan_of
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -209,21 +211,31 @@ def test_words_that_name_no_rule(words: str, reason: str) -> None:
 
 def test_no_words_name_no_rule() -> None:
     assert rule_of("") is None
-    robust.check(algorithms.build("scaffold", {}), None, 1)
+    robust.check(algorithms.build("scaffold", {}), plan_of("scaffold"), None, 1)
 
 
 @pytest.mark.parametrize("name", algorithms.names())
 def test_only_algorithms_whose_means_are_all_there_is_take_a_rule(name: str) -> None:
-    protected = {"apfl", "ditto", "fedavg", "feddyn", "fedem", "fedper", "fedprox", "fpfc", "l2sgd", "perfedavg"}
-    protected |= {"pfedbred", "pfedmac", "pfedme", "proxskip"}
+    protected = {"apfl", "ditto", "fedavg", "feddyn", "fedem", "fedper", "fedprox", "l2sgd", "perfedavg"}
+    protected |= {"pfedbred", "pfedmac", "pfedme"}
+    algorithm, plan, refused = algorithms.build(name, {}), plan_of(name), r"adds up|averages nothing|being their mean"
     for words in ("median", "clip:3"):
         if name in protected:
-            robust.check(algorithms.build(name, {}), rule_of(words), 3)
+            robust.check(algorithm, plan, rule_of(words), 3)
         else:
-            with pytest.raises(ConfigError, match=r"adds up|averages nothing"):
-                robust.check(algorithms.build(name, {}), rule_of(words), 3)
-    with pytest.raises(ConfigError, match=r"needs 3 reports|adds up|averages nothing"):
-        robust.check(algorithms.build(name, {}), rule_of("median"), 2)
+            with pytest.raises(ConfigError, match=refused):
+                robust.check(algorithm, plan, rule_of(words), 3)
+    with pytest.raises(ConfigError, match=rf"needs 3 reports|{refused}"):
+        robust.check(algorithm, plan, rule_of("median"), 2)
+
+
+def test_a_rule_protects_what_fpfc_averages_if_it_averages_anything() -> None:
+    algorithm, plan = algorithms.build("fpfc", {}), plan_of("fpfc")
+    with pytest.raises(ConfigError, match="FPFC takes no robust rule: it averages nothing"):
+        robust.check(algorithm, plan, rule_of("median"), 3)
+    shared = msgspec.structs.replace(plan.slots["delta"], tensors={"body.bias": TensorSpec((2,))})
+    plan = msgspec.structs.replace(plan, slots={**plan.slots, "delta": shared})
+    robust.check(algorithm, plan, rule_of("median"), 3)
 
 
 SPECS = {"a": TensorSpec((2,)), "b": TensorSpec((1, 3))}

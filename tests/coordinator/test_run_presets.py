@@ -48,3 +48,9 @@ def test_without_a_preset_nothing_changes_and_an_unknown_one_is_told() -> None:
     assert config() == RunConfig()
     with pytest.raises(ConfigError, match=r"there is no preset 'feddc'.*feddc/cifar10"):
         config("--preset", "feddc")
+
+
+def test_a_factor_that_is_no_number_is_told() -> None:
+    assert config("--decay", "lr=0.5").decay == {"lr": 0.5}
+    with pytest.raises(ConfigError, match=r"--decay: lr = 'x' is no number\. Give a factor, such as lr=0\.998"):
+        config("--decay", "lr=x")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Sequence
 
+import _plans
 import pytest
 import torch
 from _crews import in_ranks, whole_of
@@ -17,7 +19,7 @@ from coordinator.fusion import ENGINES, with_engine
 from edgepfl import algorithms
 from edgepfl.algorithms import Algorithm, Cohort
 from edgepfl.algorithms.fpfc import FPFC
-from edgepfl.plan import Plan, Reduce, Role, Weighting
+from edgepfl.plan import Plan, Reduce, Role, TensorSpec, Weighting
 from edgepfl.tree import Tree, Trees
 
 ROUNDS = (("ant", "bee"), ("bee", "cat"), ("ant", "bee", "cat"))
@@ -131,6 +133,18 @@ def test_the_same_as_whole(name: str, ranks: int) -> None:
 @pytest.mark.parametrize("rule", ["either", "both"])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_engine_of_fpfc(engine: str, rule: str, ranks: int) -> None:
+    compared_engines(engine, rule, ranks)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_ranks_without_any_column(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    specs = {"only": TensorSpec((1,))}
+    for module in (_plans, sys.modules[__name__]):
+        monkeypatch.setattr(module, "MODEL", specs)
+    compared_engines(engine, "either", 3)
+
+
+def compared_engines(engine: str, rule: str, ranks: int) -> None:
     plan = plan_of("fpfc", **OPTIONS["fpfc"], pair_rule=rule)
     algorithm = with_engine(updater.algorithm_of(plan, {}), engine)
 

@@ -70,3 +70,10 @@ def test_more_ranks_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("LOCAL_RANK", str(torch.cuda.device_count()))
     with pytest.raises(ConfigError, match="there is no GPU"), opened("cuda"):
         pass
+
+
+def test_a_rank_that_torchrun_did_not_start_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(ConfigError, match=r"how to find the other ranks.*RANK.*Start it with torchrun"), opened("cpu"):
+        raise AssertionError
