@@ -50,8 +50,8 @@ def coordinator(arguments: list[str]) -> int:
         description="Run the coordinator of one fleet. It needs an MQTT 5 broker, and goes on where it was stopped.",
         epilog='coordinator.toml: fleet = "NAME", optionally state = "DIRECTORY" and device = "cuda", and a table '
         '[broker] with url = "mqtt://HOST:1883", optionally username, password_file, ca, cert and key; store = "URL" '
-        "and a table [aggregator] let edgepfl aggregator do the mathematics; hubs = { NAME = MOST_DEVICES } names devices "
-        "that are hubs",
+        "and a table [aggregator] let edgepfl aggregator do the mathematics; hubs = { NAME = MOST_DEVICES } names "
+        "devices that are hubs",
     )
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="settings, TOML")
     parser.add_argument("--verbose", action="store_true", help="log more")
@@ -214,8 +214,8 @@ def _run_parser() -> argparse.ArgumentParser:
     start.add_argument(
         "--robust",
         metavar="RULE",
-        help="keep means from a few wild devices: median, trimmed_mean:FRACTION (of the greatest and of the least, left "
-        "out), krum:WILD (how many may be wild), multi_krum:WILD:CHOSEN, geometric_median or clip:NORM; most need "
+        help="keep means from a few wild devices: median, trimmed_mean:FRACTION (left out of the greatest and "
+        "the least), krum:WILD (how many may be wild), multi_krum:WILD:CHOSEN, geometric_median or clip:NORM; most need "
         "--minimum 3 or more",
     )
     start.add_argument(

@@ -221,9 +221,9 @@ def check(algorithm: Algorithm, plan: Plan, rule: Rule | Clip | None, minimum: i
     if summed := sorted(slot for slot, how in reduce.items() if how is Reduce.SUM):
         raise _unusable(name, f"it adds up {' and '.join(summed)}, which one device can move at will")
     if Reduce.MEAN not in reduce.values():
-        raise _unusable(name, f"it averages nothing that devices send")
+        raise _unusable(name, "it averages nothing that devices send")
     if algorithm.participation is Participation.ALL:
-        raise _unusable(name, f"its devices count on the server's model being their mean")
+        raise _unusable(name, "its devices count on the server's model being their mean")
     if minimum < rule.fewest:
         raise ConfigError(
             f"{rule.words} needs {rule.fewest} reports, and a round may have {minimum}",

@@ -148,7 +148,7 @@ def check_owner(owner: bytes, fleet: str, where: str) -> None:
         raise StoreError(
             f"it is the store of fleet {whose!r}, and not of {fleet!r}",
             where=where,
-            remedy=f"Give each fleet a directory or a prefix of its own; or delete {OWNER} in it if {whose!r} is no more",
+            remedy=f"Give each fleet a directory or a prefix of its own, or delete {OWNER} in it if that one is no more",
         )
 
 

@@ -1,7 +1,7 @@
 """pFedMac: personal models that correlate with the global one, and may be sparse.
 
 Liu et al. 2023, "Sparse personalized federated learning" (FedMac), its two-level algorithm.  Three levels are
-``coordinator.hub``'s.
+``coordinator.hub.levels``'s.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ import numpy as np
 from _scripted import FLEET, Clock, Hand, config, finished
 
 from coordinator.config import RunConfig
-from coordinator.hub_link import Link, will
-from coordinator.hub_service import HubService, Modelling
+from coordinator.hub.link import Link, will
+from coordinator.hub.service import HubService, Modelling
 from coordinator.service import Coordinator
 from coordinator.status import RunStatus
 from device_agent import session

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from coordinator import updater
-from coordinator.hub import Hub, HubReport, Nested, Play, combine, one_model
+from coordinator.hub.levels import Hub, HubReport, Nested, Play, combine, one_model
 from edgepfl import algorithms
 from edgepfl.algorithms import Algorithm, Cohort, Minibatch
 from edgepfl.errors import ConfigError, RunError

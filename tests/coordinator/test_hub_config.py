@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.hub_cli import main
-from coordinator.hub_config import NestedSettings, load
+from coordinator.hub.cli import main
+from coordinator.hub.config import NestedSettings, load
 from edgepfl.errors import ConfigError
 
 PARENT = '[parent]\nfleet = "farm"\ndevice = "shed"\n[parent.broker]\nurl = "mqtts://far:8883"\nca = "ca.pem"\n'

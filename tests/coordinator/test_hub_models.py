@@ -1,4 +1,4 @@
-"""pFedMac's three levels over the bus are the pure functions of coordinator.hub."""
+"""pFedMac's three levels over the bus are the pure functions of coordinator.hub.levels."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from _scripted import config, play
 
 from coordinator import updater
 from coordinator.checkpoint import state_in
-from coordinator.hub import Hub, HubReport, Nested, Play, combine
-from coordinator.hub_service import Modelling
+from coordinator.hub.levels import Hub, HubReport, Nested, Play, combine
+from coordinator.hub.service import Modelling
 from edgepfl import codec
 from edgepfl.algorithms import Cohort
 from edgepfl.bundle import Bundle, pack

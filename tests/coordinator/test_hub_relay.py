@@ -12,7 +12,7 @@ from _levels import NAMES, Agent, at_work, ended, flat, present, soon, working
 from _plans import bundle_of
 from _scripted import FLEET, Hand, config, play
 
-from coordinator.hub_relay import Relay
+from coordinator.hub.relay import Relay
 from coordinator.service import Coordinator
 from edgepfl import wire
 from edgepfl.bundle import pack

@@ -14,8 +14,8 @@ from _levels import Outcome, World, ended, flat, present, two_levels
 from _plans import bundle_of
 from _scripted import config, play
 
-from coordinator.hub import Nested
-from coordinator.hub_service import HubService, Modelling
+from coordinator.hub.levels import Nested
+from coordinator.hub.service import HubService, Modelling
 from edgepfl.bundle import pack
 from edgepfl.errors import StoreError
 

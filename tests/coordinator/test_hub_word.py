@@ -15,7 +15,7 @@ from _scripted import FLEET, Clock, play, ref_of
 
 from coordinator import updater
 from coordinator.exact import Grid
-from coordinator.hub_service import HubService
+from coordinator.hub.service import HubService
 from coordinator.rounds import Phase, State
 from edgepfl import codec, wire
 from edgepfl.bundle import Bundle, pack

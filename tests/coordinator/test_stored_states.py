@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,11 @@ from coordinator.reduction import Upload
 from edgepfl import algorithms
 from edgepfl.algorithms import Algorithm
 from edgepfl.plan import Plan
+from edgepfl.tree import Trees
 
 ALL = ("ant", "bee", "cat")
 COHORTS = (("ant", "bee"), ("bee", "cat"), ALL, ("cat",), ("ant", "dog"))
-FPFC = {"finalize": "cluster_mean", "lam": 0.5, "nu": 0.2}
+FPFC: dict[str, float | str] = {"finalize": "cluster_mean", "lam": 0.5, "nu": 0.2}
 
 
 @pytest.fixture(autouse=True)
@@ -27,12 +29,12 @@ def each_tensor_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "APART", 1)
 
 
-def trained(algorithm: Algorithm, plan: Plan, saved: Saved, number: int, cohort: tuple[str, ...]) -> updater.Trees:
+def trained(algorithm: Algorithm, plan: Plan, saved: Saved, number: int, cohort: tuple[str, ...]) -> Trees:
     """The state after one more round."""
     own = updater.of_round(algorithm, plan, number=number, seed=1)
     folding = updater.reduction(own, plan, cohort)
     for device in cohort:
-        folding.offer(device, Upload(5, 3, lambda device=device: uploads_of(plan, device, number)))
+        folding.offer(device, Upload(5, 3, functools.partial(uploads_of, plan, device, number)))
     got = folding.close(cohort, number=number, fleet=ALL)
     return updater.next_state(own, saved.state, got, last=number == len(COHORTS))
 

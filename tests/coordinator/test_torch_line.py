@@ -18,9 +18,7 @@ from coordinator.aggregator.member import Member
 from coordinator.storage.directory import DirectoryDepot
 from edgepfl.errors import ConfigError
 
-CUDA = pytest.param(
-    "cuda", marks=pytest.mark.cuda
-)
+CUDA = pytest.param("cuda", marks=pytest.mark.cuda)
 BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
 
 

@@ -1,7 +1,7 @@
 """A run of a hub: rounds that its parent asks for, and that count when the parent says so.
 
 Theory of operation.  An *errand* is what the parent's task asks of the hub.  It is one round of the hub's own devices,
-with the parent's numbers and seeds, or several where the hub trains a model of its own (:mod:`coordinator.hub`)::
+with the parent's numbers and seeds, or several where it trains a model of its own (:mod:`coordinator.hub.levels`)::
 
     Task of the parent --> errand stored --> round opened --> ... --> REDUCING --> report to the parent
                                                                          |
@@ -30,7 +30,7 @@ from coordinator.active import ActiveRun
 from coordinator.checkpoint import Saved
 from coordinator.desk import Desk
 from coordinator.exact import Grid
-from coordinator.hub_arithmetic import Upward
+from coordinator.hub.arithmetic import Upward
 from coordinator.journal import Checkpoint, RunRow, Status
 from coordinator.reports import verdict, wording
 from coordinator.rounds import Phase, Policy, Round, State, waiting

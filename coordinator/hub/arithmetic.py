@@ -12,7 +12,7 @@ import torch
 from coordinator import updater
 from coordinator.arithmetic import Local, Sitting
 from coordinator.checkpoint import Saved, Vault
-from coordinator.hub import Hub, Nested
+from coordinator.hub.levels import Hub, Nested
 from coordinator.journal import Checkpoint
 from coordinator.sums import Exactly, Form
 from edgepfl import codec
@@ -99,7 +99,7 @@ class Upward(Local):
 
 
 class Modelled(Upward):
-    """A model of the hub's own, which its devices move for some rounds: :mod:`coordinator.hub`.
+    """A model of the hub's own, which its devices move for some rounds: :mod:`coordinator.hub.levels`.
 
     Its state is the model in the DOWN slot's place, ``centre``, the parent's in this errand, and in the nested form
     ``kept``, its own after the last errand that counted.

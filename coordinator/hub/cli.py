@@ -8,7 +8,7 @@ import logging
 import time
 from pathlib import Path
 
-from coordinator.hub_config import HubConfig, load
+from coordinator.hub.config import HubConfig, load
 from edgepfl.bus.lifetime import until_signal
 from edgepfl.bus.mqtt import MqttBus
 from edgepfl.bus.settings import mqtt_settings
@@ -23,10 +23,10 @@ def main(arguments: list[str]) -> int:
         description="Run a hub: a coordinator to its devices and a device to its parent. It adds its devices' uploads "
         "up, so that the parent's traffic does not grow with them, and goes on where it was stopped.",
         epilog='hub.toml: fleet = "NAME" of its devices and a table [broker] with url = "mqtt://HOST:1883", as in '
-        'coordinator.toml; a table [parent] with fleet = "NAME" and device = "NAME", what the parent calls this hub, and a '
-        'table [parent.broker] with a url. Optionally state = "DIRECTORY" and minimum = REPORTS; relay = true, which '
-        "passes every device through instead of adding up; or rounds = N, which trains a model of its own for N rounds in "
-        "one of the parent's. The parent's coordinator.toml lists a hub that adds up: hubs = { NAME = MOST_DEVICES }",
+        'coordinator.toml; a table [parent] with fleet = "NAME" and device = "NAME", what the parent calls this hub, and '
+        'a table [parent.broker] with a url. Optionally state = "DIRECTORY" and minimum = REPORTS; relay = true, which '
+        "passes every device through instead of adding up; or rounds = N, which trains a model of its own for N rounds "
+        "in one of the parent's. The parent's coordinator.toml lists a hub that adds up: hubs = { NAME = MOST_DEVICES }",
     )
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="settings, TOML")
     parser.add_argument("--verbose", action="store_true", help="log more")
@@ -41,9 +41,9 @@ def main(arguments: list[str]) -> int:
 
 
 async def _serve(config: HubConfig) -> None:
-    from coordinator.hub import Nested  # noqa: PLC0415  it needs torch, and --help shall not wait for that
-    from coordinator.hub_link import Link, will  # noqa: PLC0415  likewise
-    from coordinator.hub_service import HubService, Modelling  # noqa: PLC0415  likewise
+    from coordinator.hub.levels import Nested  # noqa: PLC0415  it needs torch, and --help shall not wait for that
+    from coordinator.hub.link import Link, will  # noqa: PLC0415  likewise
+    from coordinator.hub.service import HubService, Modelling  # noqa: PLC0415  likewise
 
     parent = config.parent
     nested = Nested(config.nested.mu, config.nested.lr, config.nested.step) if config.nested is not None else None
@@ -76,7 +76,7 @@ async def _serve(config: HubConfig) -> None:
 
 
 async def _relay(config: HubConfig) -> None:
-    from coordinator.hub_relay import Relay  # noqa: PLC0415  a hub that sums does not need it
+    from coordinator.hub.relay import Relay  # noqa: PLC0415  a hub that sums does not need it
 
     own = mqtt_settings(config.broker, f"{config.fleet}_coordinator", busy=True)
     above = mqtt_settings(config.parent.broker, f"{config.parent.fleet}_relay_{config.fleet}", busy=True)

@@ -18,10 +18,10 @@ import edgepfl
 from coordinator import members
 from coordinator.active import ActiveRun
 from coordinator.config import RunConfig
-from coordinator.hub import Nested
-from coordinator.hub_arithmetic import Modelled, Upward
-from coordinator.hub_link import Link
-from coordinator.hub_run import Errand, HubRun, errand_of
+from coordinator.hub.arithmetic import Modelled, Upward
+from coordinator.hub.levels import Nested
+from coordinator.hub.link import Link
+from coordinator.hub.run import Errand, HubRun, errand_of
 from coordinator.journal import Checkpoint, RunRow, Status
 from coordinator.members import Hubs
 from coordinator.service import Coordinator
@@ -40,7 +40,7 @@ SHORTEST_BEAT = 0.1  # seconds between two Progress messages, whatever a task sa
 
 @dataclasses.dataclass(frozen=True)
 class Modelling:
-    """How a hub trains a model of its own: :mod:`coordinator.hub`.
+    """How a hub trains a model of its own: :mod:`coordinator.hub.levels`.
 
     Attributes:
         rounds: of its devices in one of the parent's.

@@ -55,7 +55,7 @@ class Parent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class NestedSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """``[nested]``: see :class:`coordinator.hub.Nested`."""
+    """``[nested]``: see :class:`coordinator.hub.levels.Nested`."""
 
     mu: float
     lr: float
