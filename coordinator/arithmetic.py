@@ -61,11 +61,6 @@ class Arithmetic(Protocol):
     """Whoever does the mathematics of one run.  One sitting at a time."""
 
     @property
-    def broadcast(self) -> bool:
-        """Whether all devices of the sitting get the same download."""
-        ...
-
-    @property
     def offered(self) -> set[str]:
         """Digests of the downloads that a device of the sitting may still fetch."""
         ...
@@ -104,7 +99,7 @@ class Arithmetic(Protocol):
         ...
 
     async def downloads(self, devices: Sequence[str]) -> Mapping[str, BlobRef]:
-        """What each of these devices is to fetch; the same for all if :attr:`broadcast`.
+        """What each of these devices is to fetch; the same for all where the state has one download.
 
         Raises:
             EdgepflError: it cannot be made.
@@ -128,11 +123,6 @@ class Local:
         self._worker = worker
         self._device = device
         self._declared = {name: slot.tensors for name, slot in plan.by_role(Role.UP).items()}
-
-    @property
-    def broadcast(self) -> bool:
-        """See :class:`Arithmetic`."""
-        return self._sitting.saved.download is not None
 
     @property
     def offered(self) -> set[str]:

@@ -189,6 +189,22 @@ def _run_parser() -> argparse.ArgumentParser:
         description="Begin a run of the coordinator on this machine, and watch it to its end. What is not given is as "
         "the bundle or the preset says, else the default.",
     )
+    _add_start_options(start)
+    for do, text in {
+        "status": "say where a run stands",
+        "watch": "follow a run to its end",
+        "stop": "end a run",
+        "clusters": "tell which devices a run of fpfc has fused",
+    }.items():
+        action = actions.add_parser(do, help=text)
+        action.add_argument("run", nargs="?", default="", help="its id (default: the newest)")
+    for action in actions.choices.values():
+        action.add_argument("--config", type=Path, required=True, metavar="FILE", help="the coordinator's settings")
+        action.add_argument("--json", action="store_true", help="print JSON, a line for each status")
+    return parser
+
+
+def _add_start_options(start: argparse.ArgumentParser) -> None:
     start.add_argument("--bundle", type=Path, required=True, metavar="FILE", help="made by edgepfl export")
     start.add_argument("--name", default="run", help="for people (default: run)")
     start.add_argument(
@@ -215,8 +231,8 @@ def _run_parser() -> argparse.ArgumentParser:
         "--robust",
         metavar="RULE",
         help="keep means from a few wild devices: median, trimmed_mean:FRACTION (left out of the greatest and "
-        "the least), krum:WILD (how many may be wild), multi_krum:WILD:CHOSEN, geometric_median or clip:NORM; most need "
-        "--minimum 3 or more",
+        "the least), krum:WILD (how many may be wild), multi_krum:WILD:CHOSEN, geometric_median or clip:NORM; most "
+        "need --minimum 3 or more",
     )
     start.add_argument(
         "--server-optimizer",
@@ -228,15 +244,3 @@ def _run_parser() -> argparse.ArgumentParser:
     for name, text in _RUN_NUMBERS.items():
         default = getattr(defaults, name.replace("-", "_"))
         start.add_argument(f"--{name}", type=type(default), help=f"{text} (default: {default:g})")
-    for do, text in {
-        "status": "say where a run stands",
-        "watch": "follow a run to its end",
-        "stop": "end a run",
-        "clusters": "tell which devices a run of fpfc has fused",
-    }.items():
-        action = actions.add_parser(do, help=text)
-        action.add_argument("run", nargs="?", default="", help="its id (default: the newest)")
-    for action in actions.choices.values():
-        action.add_argument("--config", type=Path, required=True, metavar="FILE", help="the coordinator's settings")
-        action.add_argument("--json", action="store_true", help="print JSON, a line for each status")
-    return parser

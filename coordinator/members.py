@@ -30,7 +30,17 @@ def of(hello: Hello) -> tuple[str, ...]:
 
 def speaks_for_itself(hello: Hello, hubs: Hubs) -> bool:
     """Whether whoever says Hello is a hub if and only if it is known as one."""
-    return len(of(hello)) <= hubs.get(hello.device, 0) and bool(of(hello)) == (hello.device in hubs)
+    return not silenced(hello, hubs)
+
+
+def silenced(hello: Hello, hubs: Hubs) -> str:
+    """Why whoever says Hello takes no part; empty if it may."""
+    names, most = len(of(hello)), hubs.get(hello.device)
+    if most is None:
+        return "it speaks for others, and is none of the hubs in the coordinator's settings" if names else ""
+    if names > most:
+        return f"it speaks for {names} devices, and the coordinator's settings allow it {most}"
+    return "" if names else "it is a hub in the coordinator's settings, and no device is with it"
 
 
 def named(devices: Iterable[str], fleet: Fleet) -> tuple[str, ...]:

@@ -72,11 +72,6 @@ class Remote:
         self._sitting: Sitting | None = None
 
     @property
-    def broadcast(self) -> bool:
-        """See :class:`~coordinator.arithmetic.Arithmetic`."""
-        return self._now.saved.download is not None
-
-    @property
     def offered(self) -> set[str]:
         """See :class:`~coordinator.arithmetic.Arithmetic`."""
         shared = self._now.saved.download

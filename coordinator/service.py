@@ -27,7 +27,7 @@ from coordinator.config import RunConfig
 from coordinator.desk import Desk
 from coordinator.devices import Fleet, doubt, farewell, repeats, welcome
 from coordinator.journal import Checkpoint, Journal, RunRow, Status
-from coordinator.members import Hubs
+from coordinator.members import Hubs, silenced
 from coordinator.orders import Aggregation, Aggregators
 from coordinator.remote import Remote
 from coordinator.reports import verdict
@@ -349,6 +349,8 @@ class Coordinator:
             return
         self._fleet = welcome(self._fleet, hello, now)
         log.info("%s is here with %d examples", hello.device, hello.examples)
+        if why := silenced(hello, self._desk.hubs):
+            log.warning("%s takes no part: %s", hello.device, why)
         if self._run is not None:
             self._run.hello(hello.device)
         self._tell()

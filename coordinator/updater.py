@@ -11,12 +11,13 @@ import numpy as np
 import torch
 
 from coordinator import optimisers
+from coordinator.exact import Grid
 from coordinator.fusion import with_engine
 from coordinator.optimisers import Server, apart
 from coordinator.reduction import Reduction
 from coordinator.robust import Clip, Rule
 from edgepfl import algorithms
-from edgepfl.algorithms import Algorithm, Cohort
+from edgepfl.algorithms import Across, Algorithm, Cohort, whole
 from edgepfl.errors import ConfigError, RunError
 from edgepfl.plan import Plan, Role, SlotPlan, resolve
 from edgepfl.seeds import generator
@@ -135,10 +136,18 @@ def _held(value: float) -> float:
 
 
 def reduction(
-    algorithm: Algorithm, plan: Plan, cohort: Iterable[str], device: str = "cpu", rule: Rule | Clip | None = None
+    algorithm: Algorithm,
+    plan: Plan,
+    cohort: Iterable[str],
+    device: str = "cpu",
+    rule: Rule | Clip | None = None,
+    *,
+    exact: Grid | None = None,
+    across: Across = whole,
 ) -> Reduction:
-    """What folds the uploads of one round, by the round's algorithm and the run's robust rule."""
-    return Reduction(plan.by_role(Role.UP), cohort, algorithm.weighting, device, algorithm, rule=rule)
+    """What folds a round's uploads, by the round's algorithm and the run's robust rule: see :class:`Reduction`."""
+    sent = plan.by_role(Role.UP)
+    return Reduction(sent, cohort, algorithm.weighting, device, algorithm, exact=exact, rule=rule, across=across)
 
 
 def server_of(algorithm: Algorithm, plan: Plan, words: str) -> Server | None:

@@ -25,6 +25,7 @@ ARRAY_LIMIT = 4096
 MAP_LIMIT = 64
 INLINE_LIMIT = 32 << 10  # bytes of a blob that rides in its message
 MEMBERS_LIMIT = 2000  # devices that a hub may speak for
+RUNTIMES_LIMIT = 16  # that a device may have
 
 # \Z and not $, which would let a final line feed through
 Device: TypeAlias = Annotated[str, Meta(pattern=r"\A[a-z0-9]([a-z0-9-]{0,34}[a-z0-9])?\Z")]
@@ -75,7 +76,7 @@ class Hello(Message, frozen=True):
     KIND: ClassVar[str] = "hello"
     device: Device
     session: Count
-    runtimes: tuple[Name, ...]
+    runtimes: Annotated[tuple[Name, ...], Meta(max_length=RUNTIMES_LIMIT)]
     examples: Count
     memory_mib: Count
     agent: Name

@@ -16,7 +16,7 @@ from coordinator.checkpoint import offerable, state_in
 from coordinator.exact import Grid
 from coordinator.journal import Checkpoint
 from coordinator.pieces import Manifest, Shard
-from coordinator.reduction import Reduction, Upload
+from coordinator.reduction import Upload
 from coordinator.robust import rule_of
 from coordinator.slices import columns_of
 from coordinator.storage.depot import Depot
@@ -127,14 +127,13 @@ class Member:
     def _folded(self, job: Job, work: Update, algorithm: Algorithm, plan: Plan) -> Cohort:
         """What the round brought in, of this rank's columns."""
         devices = tuple(given.device for given in work.uploads)
-        reduction = Reduction(
-            plan.by_role(Role.UP),
-            devices,
-            algorithm.weighting,
-            self._device,
+        reduction = updater.reduction(
             algorithm,
+            plan,
+            devices,
+            self._device,
+            rule_of(job.config.robust),
             exact=Grid(work.grid) if work.grid is not None else None,
-            rule=rule_of(job.config.robust),
             across=self._crew.across,
         )
         for given in work.uploads:

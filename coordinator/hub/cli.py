@@ -23,10 +23,10 @@ def main(arguments: list[str]) -> int:
         description="Run a hub: a coordinator to its devices and a device to its parent. It adds its devices' uploads "
         "up, so that the parent's traffic does not grow with them, and goes on where it was stopped.",
         epilog='hub.toml: fleet = "NAME" of its devices and a table [broker] with url = "mqtt://HOST:1883", as in '
-        'coordinator.toml; a table [parent] with fleet = "NAME" and device = "NAME", what the parent calls this hub, and '
+        'coordinator.toml; a table [parent] with fleet = "NAME" and device = "NAME", what the parent calls it, and '
         'a table [parent.broker] with a url. Optionally state = "DIRECTORY" and minimum = REPORTS; relay = true, which '
         "passes every device through instead of adding up; or rounds = N, which trains a model of its own for N rounds "
-        "in one of the parent's. The parent's coordinator.toml lists a hub that adds up: hubs = { NAME = MOST_DEVICES }",
+        "in one of the parent's. The parent's coordinator.toml lists a hub that adds up: hubs = { NAME = DEVICES }",
     )
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="settings, TOML")
     parser.add_argument("--verbose", action="store_true", help="log more")

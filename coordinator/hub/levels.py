@@ -16,23 +16,16 @@ a pure function of NumPy trees: what a hub keeps advances when the centre accept
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NoReturn, TypeAlias
+from typing import NoReturn
 
-import numpy as np
 import torch
 
 from coordinator import updater
 from edgepfl.algorithms import Algorithm, Cohort
-from edgepfl.errors import ConfigError, RunError
-from edgepfl.plan import Reduce, Role, Slot, Weighting
+from edgepfl.errors import ConfigError
+from edgepfl.plan import Reduce, Role, Slot
 from edgepfl.tree import Tree, Trees
-
-Play: TypeAlias = Callable[[Trees, int], Cohort]
-"""One round of a hub's own devices: from the server's state and the round's number to what it brought in."""
-
-_KEPT = "u"  # the name of what a hub in the nested form keeps
 
 
 @dataclass(frozen=True)
@@ -57,27 +50,6 @@ class Nested:
                 where="hub",
                 remedy="Choose mu >= 0, step > 0 and 0 <= lr * mu < 1",
             )
-
-
-@dataclass(frozen=True)
-class HubReport:
-    """What a round of a hub gives.
-
-    Attributes:
-        delta: the change of the centre's model that it asks for.
-        examples: of each device that took part in any of its rounds.
-        steps: minibatch steps that a device took in all of them, at most.
-        kept: what the hub keeps once the centre has accepted this.
-    """
-
-    delta: Tree
-    examples: Mapping[str, int]
-    steps: int
-    kept: Trees
-
-    def weight(self, weighting: Weighting) -> float:
-        """How much it counts: the devices under it, or their examples."""
-        return float(len(self.examples) if weighting is Weighting.UNIFORM else sum(self.examples.values()))
 
 
 @dataclass(frozen=True)
@@ -108,29 +80,6 @@ class Hub:
         """The DOWN slot with the model, and the UP slot with its change."""
         return one_model(self.algorithm)
 
-    def train(self, w: Tree, kept: Trees, play: Play, number: int = 1) -> HubReport:
-        """One round of the centre, ``rounds`` of the hub's own.
-
-        Args:
-            w: the centre's model.
-            kept: what the hub kept from its last accepted round, empty before the first.
-            play: has its devices train.
-            number: of the centre's round, from 1.
-
-        Raises:
-            RunError: the hub's model is not finite, or what ``play`` raises.
-        """
-        down, _ = self.slots
-        u = w if self.nested is None else kept.get(_KEPT, w)
-        examples: dict[str, int] = {}
-        steps = 0
-        for own in range((number - 1) * self.rounds, number * self.rounds):
-            got = play({down: u}, own + 1)
-            u = self.moved(u, w, got)
-            examples |= dict(zip(got.devices, got.examples, strict=True))
-            steps += max(got.steps)
-        return HubReport(self.change(u, w), examples, steps, {} if self.nested is None else {_KEPT: u})
-
     def moved(self, u: Tree, w: Tree, got: Cohort) -> Tree:
         """The hub's model after one round of its own.
 
@@ -149,46 +98,6 @@ class Hub:
     def change(self, u: Tree, w: Tree) -> Tree:
         """The change of the centre's model ``w`` that a hub asks for whose own has become ``u``."""
         return u - w if self.nested is None else self.nested.lr * self.nested.mu * (u - w)
-
-
-def combine(
-    algorithm: Algorithm,
-    state: Trees,
-    reports: Mapping[str, HubReport],
-    *,
-    number: int = 1,
-    fleet: tuple[str, ...] = (),
-) -> Trees:
-    """The centre's state after a round: its hubs' reports are the uploads.
-
-    Args:
-        algorithm: the centre's, whose weighting says whether devices or examples count.
-        state: before the round, as NumPy trees.
-        reports: by hub.
-        number: of the round, from 1.
-        fleet: every hub that the run knows; those that reported unless given.
-
-    Raises:
-        RunError: no hub reported, or the new state is not finite.
-    """
-    if not reports:
-        raise RunError("no hub reported", where=f"round {number}")
-    down, up = one_model(algorithm)
-    hubs = sorted(reports)
-    weights = [reports[hub].weight(algorithm.weighting) for hub in hubs]
-    total = _mean([reports[hub].delta for hub in hubs], weights).zip(
-        lambda array, like: array.astype(like.dtype), state[down]
-    )
-    got = Cohort(
-        devices=tuple(hubs),
-        examples=tuple(sum(reports[hub].examples.values()) for hub in hubs),
-        steps=tuple(reports[hub].steps for hub in hubs),
-        total={up: total.map(torch.from_numpy)},
-        stack={},
-        number=number,
-        fleet=fleet or tuple(hubs),
-    )
-    return _next_state(algorithm, state, got)
 
 
 def one_model(algorithm: Algorithm) -> tuple[str, str]:
@@ -243,13 +152,3 @@ def _refuse(algorithm: Algorithm, reason: str) -> NoReturn:
         where=type(algorithm).__name__,
         remedy="Run it on two levels, or choose an algorithm that moves one model, such as pfedmac",
     )
-
-
-def _mean(trees: list[Tree], weights: list[float]) -> Tree:
-    """The weighted mean in float64, summed in this order."""
-    whole = sum(weights)
-    parts = [
-        (weight / whole) * tree.map(lambda array: array.astype(np.float64))
-        for tree, weight in zip(trees, weights, strict=True)
-    ]
-    return sum(parts[1:], parts[0])

@@ -8,7 +8,8 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import MappingProxyType
 
@@ -25,16 +26,30 @@ from coordinator.hub.run import Errand, HubRun, errand_of
 from coordinator.journal import Checkpoint, RunRow, Status
 from coordinator.members import Hubs
 from coordinator.service import Coordinator
+from edgepfl import wire
 from edgepfl.bus import Bus
 from edgepfl.bus._files import storing, write_durably
 from edgepfl.bus.blobs import BlobStore
 from edgepfl.errors import EdgepflError, RunError, StoreError, WireError
 from edgepfl.plan import Plan
-from edgepfl.wire import Cancel, Commit, Failed, Hello, Progress, Report, Task
+from edgepfl.wire import (
+    MEMBERS_LIMIT,
+    MESSAGE_LIMIT,
+    RUNTIMES_LIMIT,
+    Cancel,
+    Commit,
+    Failed,
+    Hello,
+    Progress,
+    Report,
+    Task,
+)
 
 log = logging.getLogger(__name__)
 _MIB = 1 << 20
 _DETAIL = 256  # characters of the reason of a failure
+_NAMES = MESSAGE_LIMIT * 3 // 4  # bytes of all names in a Hello
+_NAME_EXTRA = 3  # bytes of one beside its characters
 SHORTEST_BEAT = 0.1  # seconds between two Progress messages, whatever a task says
 
 
@@ -165,15 +180,17 @@ class HubService(Coordinator):
 
     # What the parent is told.
 
-    def report(self, task: Task, report: Report) -> None:  # noqa: ARG002  the report says which
+    def report(self, task: Task, report: Report) -> None:
         """What came of a task."""
         named = msgspec.structs.replace(report, device=self._link.device, session=self._link.session)
-        try:
-            self._link.say(named)
-        except WireError:
+        bare = tuple(msgspec.structs.replace(part, metrics={}) for part in report.members)
+        if not self._fits(named):
             log.warning("the report on round %d is too long with its metrics: it goes without them", report.round)
-            bare = tuple(msgspec.structs.replace(part, metrics={}) for part in report.members)
-            self._link.say(msgspec.structs.replace(named, members=bare))
+            named = msgspec.structs.replace(named, members=bare)
+        if self._fits(named):
+            self._link.say(named)
+        else:
+            self.failed(task, f"a report on {len(bare)} devices is too long for a message")
 
     def failed(self, task: Task, why: str) -> None:
         """Nothing will come of a task."""
@@ -193,30 +210,64 @@ class HubService(Coordinator):
         tasks = [task for task in (self._wanted, self._begun) if task is not None]
         return {ref.sha256 for task in tasks for ref in (task.bundle, task.download)}
 
+    @staticmethod
+    def _fits(report: Report) -> bool:
+        """Whether a message can hold it."""
+        try:
+            wire.encode(report)
+        except WireError:
+            return False
+        return True
+
     def _greet(self) -> None:
         """Say who is here, if that is news."""
         hello = self._hello_of()
         if hello != self._greeted and self._link.say(hello):
             self._greeted = hello
+            if len(hello.members or ()) < len(self._below(self._here)):
+                log.error("more devices are here than a hub can speak for: some are left out")
 
     def _hello_of(self) -> Hello:
-        here = {name: known.hello for name, known in self._fleet.devices.items() if known.present}
-        here = {name: hello for name, hello in here.items() if hello.examples > 0 and self._may_speak(hello)}
-        below = tuple(name for name in members.named(sorted(here), self._fleet) if name not in self._desk.hubs)
+        here, below = self._named()
         run = self._hub_run
         return Hello(
             device=self._link.device,
             session=self._link.session,
-            runtimes=tuple(sorted({runtime for hello in here.values() for runtime in hello.runtimes})),
-            examples=sum(hello.examples for hello in here.values()),
+            runtimes=_usual(here),
+            examples=sum(hello.examples for hello in here),
             memory_mib=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // _MIB,
             agent=edgepfl.__version__,
             pending=(run.row.id, run.errand.task.round) if run is not None and run.report is not None else ("", -1),
             members=tuple(sorted(below)),
         )
 
-    def _may_speak(self, hello: Hello) -> bool:
-        return members.speaks_for_itself(hello, self._desk.hubs)
+    @property
+    def _here(self) -> dict[str, Hello]:
+        """Who can take part."""
+        present = {name: known.hello for name, known in self._fleet.devices.items() if known.present}
+        return {
+            name: hello
+            for name, hello in present.items()
+            if hello.examples > 0 and members.speaks_for_itself(hello, self._desk.hubs)
+        }
+
+    def _below(self, devices: Iterable[str]) -> tuple[str, ...]:
+        """The names of those who train."""
+        return tuple(name for name in members.named(devices, self._fleet) if name not in self._desk.hubs)
+
+    def _named(self) -> tuple[list[Hello], list[str]]:
+        """Who can take part, as many as one Hello can name, and those names."""
+        hellos: list[Hello] = []
+        below: list[str] = []
+        size = 0
+        for device, hello in sorted(self._here.items()):
+            names = self._below((device,))
+            size += sum(len(name) + _NAME_EXTRA for name in names)
+            if len(below) + len(names) > MEMBERS_LIMIT or size > _NAMES:
+                break
+            hellos.append(hello)
+            below += names
+        return hellos, below
 
     def _progress(self, task: Task) -> None:
         self._link.say(Progress(self._link.device, self._link.session, task.run, task.round, task.attempt, 0))
@@ -363,6 +414,12 @@ class HubService(Coordinator):
         """The run that goes on."""
         run = self._run
         return run if isinstance(run, HubRun) and not run.ended else None
+
+
+def _usual(hellos: Iterable[Hello]) -> tuple[str, ...]:
+    """The runtimes that most devices have, as many as a Hello can name: one device must not fill it with its own."""
+    counts = Counter(runtime for hello in hellos for runtime in set(hello.runtimes))
+    return tuple(sorted(sorted(counts, key=lambda runtime: (-counts[runtime], runtime))[:RUNTIMES_LIMIT]))
 
 
 def _key(task: Task) -> tuple[int, int]:

@@ -51,12 +51,8 @@ class Depot(Protocol):
         """Store ``data``; its digest.  It is on the disk, or in the bucket, when this returns."""
         ...
 
-    def read(self, sha256: str, *, verify: bool = True) -> bytearray:
-        """The blob, in memory of the caller's own.
-
-        Args:
-            sha256: its digest.
-            verify: against the digest; a damaged blob is deleted, so that it can be put again.
+    def read(self, sha256: str) -> bytearray:
+        """The blob, its digest verified, in memory of the caller's own; a damaged one is deleted, to be put again.
 
         Raises:
             StoreError: it is missing or damaged.
@@ -148,7 +144,7 @@ def check_owner(owner: bytes, fleet: str, where: str) -> None:
         raise StoreError(
             f"it is the store of fleet {whose!r}, and not of {fleet!r}",
             where=where,
-            remedy=f"Give each fleet a directory or a prefix of its own, or delete {OWNER} in it if that one is no more",
+            remedy=f"Give each fleet a directory or a prefix of its own, or delete {OWNER} in it if that is no more",
         )
 
 

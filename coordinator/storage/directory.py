@@ -71,13 +71,13 @@ class DirectoryDepot:
                 write_durably(path, view)
         return sha256
 
-    def read(self, sha256: str, *, verify: bool = True) -> bytearray:
+    def read(self, sha256: str) -> bytearray:
         """See :class:`~coordinator.storage.depot.Depot`."""
         path = self._path(sha256)
         with _reading(path), path.open("rb") as file:
             data = bytearray(os.fstat(file.fileno()).st_size)
             file.readinto(data)
-        if verify and digest(data) != sha256:
+        if digest(data) != sha256:
             self.delete(sha256)
             raise damaged(str(path))
         return data

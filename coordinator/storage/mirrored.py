@@ -85,14 +85,6 @@ class Mirrored:
             self.read(sha256)  # so that it is here, and whole
         return self.local.read_into(sha256, room)
 
-    def recall(self, sha256: str) -> BlobRef:
-        """Bring a blob of the shared store here, so that it can be offered; its reference.
-
-        Raises:
-            StoreError: missing in both stores, damaged, or too big to be offered.
-        """
-        return self.local.put(self.read(sha256))
-
     def ref_inline(self, ref: BlobRef) -> BlobRef:
         """``ref`` as it goes into a message: see :meth:`BlobStore.ref_inline`."""
         return self.local.ref_inline(ref)

@@ -66,10 +66,10 @@ class ObjectDepot:
                 self._store.put(sha256, view)
         return sha256
 
-    def read(self, sha256: str, *, verify: bool = True) -> bytearray:
+    def read(self, sha256: str) -> bytearray:
         """See :class:`~coordinator.storage.depot.Depot`."""
         data = self._whole(sha256)
-        if verify and digest(data) != sha256:
+        if digest(data) != sha256:
             data = self._whole(sha256)  # it may have been damaged on its way, and others need it
             if digest(data) != sha256:
                 self.delete(sha256)

@@ -10,10 +10,11 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+from _three_levels import Play, combine, train
 from numpy.typing import NDArray
 
 from coordinator import updater
-from coordinator.hub.levels import Hub, HubReport, Nested, Play, combine, one_model
+from coordinator.hub.levels import Hub, Nested, one_model
 from edgepfl import algorithms
 from edgepfl.algorithms import Algorithm, Cohort, Minibatch
 from edgepfl.errors import ConfigError, RunError
@@ -126,7 +127,7 @@ def three_levels(
     kept: dict[str, Trees] = {name: {} for name in HUBS}
     trajectory = []
     for number in range(1, rounds + 1):
-        reports = {name: hub.train(state[slot], kept[name], fleet.play(cohorts[name]), number) for name in cohorts}
+        reports = {name: train(hub, state[slot], kept[name], fleet.play(cohorts[name]), number) for name in cohorts}
         kept |= {name: report.kept for name, report in reports.items()}
         state = combine(centre, state, reports, number=number)
         trajectory.append(state[slot]["w"])
@@ -260,13 +261,13 @@ def test_what_a_hub_keeps_is_its_own_and_moves_only_with_its_report() -> None:
     hub = Hub(algorithm, nested=Nested(mu=0.3, lr=1.0, step=0.2))
     w, kept = model(), {"u": 2.0 * model()}
     before = kept["u"]["w"].copy()
-    first, again = (hub.train(w, kept, Fleet(algorithm).play(HUBS["north"]), 4) for _ in range(2))
+    first, again = (train(hub, w, kept, Fleet(algorithm).play(HUBS["north"]), 4) for _ in range(2))
     np.testing.assert_array_equal(first.delta["w"], again.delta["w"])
     np.testing.assert_array_equal(kept["u"]["w"], before)
     np.testing.assert_allclose(first.delta["w"], 0.3 * (first.kept["u"]["w"] - w["w"]), rtol=1e-12)
-    fresh = hub.train(w, {}, Fleet(algorithm).play(HUBS["north"]), 4)
+    fresh = train(hub, w, {}, Fleet(algorithm).play(HUBS["north"]), 4)
     assert np.abs(fresh.delta["w"] - first.delta["w"]).max() > 0.01
-    assert Hub(algorithm).train(w, kept, Fleet(algorithm).play(HUBS["north"])).kept == {}
+    assert train(Hub(algorithm), w, kept, Fleet(algorithm).play(HUBS["north"])).kept == {}
 
 
 def test_a_hubs_rounds_are_numbered_on_and_its_devices_counted_once() -> None:
@@ -277,7 +278,7 @@ def test_a_hubs_rounds_are_numbered_on_and_its_devices_counted_once() -> None:
     def play(state: Trees, number: int) -> Cohort:
         return fleet.play(next(cohorts))(state, number)
 
-    report = Hub(algorithm, rounds=3).train(model(), {}, play, number=4)
+    report = train(Hub(algorithm, rounds=3), model(), {}, play, number=4)
     assert fleet.played == [10, 11, 12]
     assert report.examples == {device: EXAMPLES[device] for device in HUBS["north"]}
     assert report.weight(Weighting.UNIFORM) == 3
@@ -285,35 +286,10 @@ def test_a_hubs_rounds_are_numbered_on_and_its_devices_counted_once() -> None:
     assert report.steps == 3 * fleet.steps
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_the_order_of_the_hubs_changes_no_bit_and_the_dtype_stays(dtype: type[np.floating[Any]]) -> None:
-    rng, sizes = np.random.default_rng(3), dict(zip(HUBS, (1e8, 1.0, -1e8), strict=True))
-    change = rng.normal(size=D)
-    reports = {
-        hub: HubReport(
-            Tree({"w": (sizes[hub] * change).astype(dtype)}), {device: EXAMPLES[device] for device in devices}, 2, {}
-        )
-        for hub, devices in HUBS.items()
-    }
-    state = {"w": Tree({"w": rng.normal(size=D).astype(dtype)})}
-    there, back = (
-        combine(build("fedavg"), state, dict(order))["w"]["w"]
-        for order in (reports.items(), [(hub, reports[hub]) for hub in ("west", "north", "south")])
-    )
-    assert there.dtype == dtype
-    assert there.tobytes() == back.tobytes()
-    weights = [sum(report.examples.values()) for report in reports.values()]
-    mean = np.average([report.delta["w"].astype(np.float64) for report in reports.values()], axis=0, weights=weights)
-    np.testing.assert_allclose(there, state["w"]["w"] + mean, rtol=1e-6)
-
-
-def test_a_centre_without_reports_or_with_numbers_that_are_none_stops() -> None:
-    state: Trees = {"w": model()}
-    with pytest.raises(RunError, match="no hub reported"):
-        combine(build("fedavg"), state, {})
-    broken = HubReport(np.nan * model(), {"pi-0": 3}, 1, {})
+def test_a_hubs_model_of_numbers_that_are_none_stops() -> None:
+    got = Cohort(("pi-0",), (3,), (1,), {"delta": (np.nan * model()).map(torch.from_numpy)}, {}, fleet=("pi-0",))
     with pytest.raises(RunError, match="not finite"):
-        combine(build("fedavg"), state, {"north": broken})
+        Hub(build("fedavg")).moved(model(), model(), got)
 
 
 @dataclass(frozen=True)

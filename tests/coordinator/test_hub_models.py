@@ -11,10 +11,11 @@ import torch
 from _levels import HUBS, ended, examples_of, two_levels
 from _plans import bundle_of
 from _scripted import config, play
+from _three_levels import HubReport, Play, combine, train
 
 from coordinator import updater
 from coordinator.checkpoint import state_in
-from coordinator.hub.levels import Hub, HubReport, Nested, Play, combine
+from coordinator.hub.levels import Hub, Nested
 from coordinator.hub.service import Modelling
 from edgepfl import codec
 from edgepfl.algorithms import Cohort
@@ -68,7 +69,8 @@ def pure(bundle: Bundle, form: Modelling) -> Trees:
     for number in range(1, ROUNDS + 1):
         reports: dict[str, HubReport] = {}
         for hub, devices in HUBS.items():
-            reports[hub] = pure_hub.train(
+            reports[hub] = train(
+                pure_hub,
                 state["w"],
                 kept[hub],
                 playing(devices),

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from _levels import Agent, World, at_work, soon, working
+from _levels import Agent, World, at_work, examples_of, soon, working
 from _plans import bundle_of
 from _scripted import FLEET, Clock, play, ref_of
 
 from coordinator import updater
+from coordinator.devices import welcome
 from coordinator.exact import Grid
+from coordinator.hub.run import HubRun
 from coordinator.hub.service import HubService
 from coordinator.rounds import Phase, State
 from edgepfl import codec, wire
@@ -22,7 +24,7 @@ from edgepfl.bundle import Bundle, pack
 from edgepfl.bus import Arrived
 from edgepfl.bus.loopback import LoopbackBus
 from edgepfl.topics import Address, FromDevice, ToAll, ToDevice, Topics
-from edgepfl.wire import Cancel, Commit, Failed, Hello, Member, Message, Progress, Report, RollCall, Task
+from edgepfl.wire import Cancel, Commit, Failed, Hello, Member, Message, Part, Progress, Report, RollCall, Task
 
 pytestmark = pytest.mark.usefixtures("impatient")
 
@@ -229,6 +231,53 @@ def test_too_few_devices_are_told_with_the_reason(tmp_path: Path) -> None:
             here.clock.now += 60.0
             failed = await here.above.next(Failed)
             assert (failed.code, "2 of 3 devices are here, 1 more needed" in failed.detail) == ("hub", True)
+
+    play(scenario())
+
+
+def test_more_devices_than_a_hello_can_name_are_left_out_and_the_hub_goes_on(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with scene(tmp_path) as here:
+            for number in range(wire.MEMBERS_LIMIT):
+                hello = Hello(f"zoe-{number:04d}-{'x' * 20}", 1, ("onnx",), 1, 512, "test")
+                here.hub._fleet = welcome(here.hub._fleet, hello, here.clock())
+            here.hub._look()
+            hello = await here.above.greeted(3)
+            names = hello.members or ()
+            assert len(names) == wire.MEMBERS_LIMIT
+            assert set(here.agents) < set(names)
+            assert hello.examples == examples_of("ant") + examples_of("bee") + wire.MEMBERS_LIMIT - 2
+
+    play(scenario())
+
+
+def test_a_device_with_runtimes_of_its_own_does_not_hide_those_of_the_others(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with scene(tmp_path) as here:
+            for device in ("yak", "zoe"):
+                odd = tuple(f"{device}-{number:02d}-{'x' * 50}" for number in range(wire.RUNTIMES_LIMIT))
+                here.hub._fleet = welcome(here.hub._fleet, Hello(device, 1, odd, 1, 512, "test"), here.clock())
+            here.hub._look()
+            hello = await here.above.greeted(4)
+            assert "onnx" in hello.runtimes
+            assert len(hello.runtimes) == wire.RUNTIMES_LIMIT
+
+    play(scenario())
+
+
+def test_a_report_that_no_message_can_hold_is_told_as_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with scene(tmp_path) as here:
+            part = Part("a", 1, 1)
+            monkeypatch.setattr(HubRun, "_parts", lambda *_: tuple(part for _ in range(wire.MEMBERS_LIMIT + 1)))
+            here.above.task()
+            assert "too long" in (await here.above.next(Failed)).detail
+            here.above.say(Commit("run", 1, ()))
+            monkeypatch.undo()
+            here.above.task(2)
+            assert (await here.above.next(Report)).round == 2
 
     play(scenario())
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
@@ -68,7 +68,9 @@ class Server:
             )
 
     def suspend(self) -> None:
-        """Stop all of it where it is."""
+        """Stop all of it where it is, the process first that may start others."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.suspend()
         for process in self._family():
             process.suspend()
 
@@ -79,10 +81,10 @@ class Server:
 
     def kill(self) -> None:
         """End all of it as a power cut would, wherever it is."""
+        self.suspend()
         family = self._family()
         for process in family:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
+            process.kill()
         psutil.wait_procs(family)
 
     def check(self) -> None:
@@ -187,6 +189,11 @@ class Tap:
     def heard(self, topic: str, since: int, such: Callable[[Message], bool] = lambda _: True) -> bool:
         """Whether something was said under a topic, after so much was heard."""
         return any(where == topic and such(message) for where, message in self._heard[since:])
+
+    @property
+    def attempts(self) -> set[int]:
+        """At which attempts at rounds reports were made."""
+        return {said.attempt for _, said in self._heard if isinstance(said, Report)}
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
