@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import secrets
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -10,8 +12,10 @@ from typing import TypeVar
 
 import torch
 from torch import distributed
+from torch.distributed.rendezvous import rendezvous
 
 from coordinator.aggregator.crew import Alone, Line, Scattered
+from coordinator.aggregator.meeting import PAUSE, Keys, agreed
 from edgepfl.errors import ConfigError
 from edgepfl.tree import Tensor
 
@@ -70,13 +74,29 @@ def opened(device: str) -> Iterator[tuple[Line, str]]:
 
 def _meet(backend: str) -> None:
     try:
-        _exchanged(lambda: distributed.init_process_group(backend, timeout=PATIENCE))
+        store, rank, ranks = next(rendezvous("env://", timeout=PATIENCE))
+        _exchanged(lambda: _join(backend, store, rank, ranks))
     except ValueError as error:
         raise ConfigError(
             f"WORLD_SIZE is set, and nothing says how to find the other ranks ({str(error)[:200]})",
             where="environment",
             remedy="Start it with torchrun, or unset WORLD_SIZE to run one rank",
         ) from error
+
+
+def _join(backend: str, store: Keys, rank: int, ranks: int) -> None:
+    """Form the group under a name that no rank of an earlier start knows."""
+    name = agreed(
+        store,
+        rank,
+        ranks,
+        nonce=secrets.token_hex(8),
+        patience=PATIENCE.total_seconds(),
+        clock=time.monotonic,
+        pause=lambda: time.sleep(PAUSE),
+    )
+    own = distributed.PrefixStore(name, store)  # type: ignore[arg-type, attr-defined]  # torch exports neither by name
+    distributed.init_process_group(backend, store=own, rank=rank, world_size=ranks, timeout=PATIENCE)
 
 
 def _own_device(device: str) -> str:

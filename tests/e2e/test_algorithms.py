@@ -7,11 +7,13 @@ import itertools
 import signal
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import load
 
+from coordinator import pieces
 from coordinator.cohort import choose
 from coordinator.config import RunConfig
 from coordinator.status import RunStatus
@@ -19,6 +21,7 @@ from device_agent.data import Examples
 from device_agent.models import newest
 from edgepfl import algorithms
 from edgepfl.bundle import Bundle, pack
+from edgepfl.bus.blobs import BlobStore
 from exporters import zoo
 from exporters.build import build
 from exporters.fitting import fitted
@@ -120,9 +123,17 @@ def check_steps(name: str, trained: Trained) -> None:
         assert list(steps.values()) == [CONFIG.steps] * ROUNDS + [0]
 
 
+def final_state(private: Path, digest: str) -> dict[str, np.ndarray[Any, Any]]:
+    """The tensors of a stored state, as ``SLOT/NAME``."""
+    blobs = BlobStore(private)
+    [shard] = pieces.decode(blobs.read(digest), pieces.Manifest, "state").shards
+    trees = pieces.take(blobs, shard)
+    return {f"{slot}/{name}": tensor.numpy() for slot, tree in trees.items() for name, tensor in tree.items()}
+
+
 def check_state(folder: Path, name: str, trained: Trained) -> None:
     """What only a run with a roster, a last touch or several models ends with."""
-    state = load((folder / "coordinator" / "private" / trained.status.state_sha256).read_bytes())
+    state = final_state(folder / "coordinator" / "private", trained.status.state_sha256)
     match name:
         case "scaffold":
             for key in [key for key in state if key.startswith("c_sum/")]:

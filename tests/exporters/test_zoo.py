@@ -17,7 +17,7 @@ PARAMETERS = {
     "tcn": 11_959,
     "gru": 8_135,
     "ds_cnn": 24_332,
-    "mobilenet": 25_610,
+    "mobilenet": 23_770,
     "resnet": 78_714,
     "vit": 48_538,
 }
