@@ -20,7 +20,7 @@ from coordinator.status import RunStatus
 from coordinator.watching import Watch, line_of
 from edgepfl import presets
 from edgepfl.algorithms import parse_settings
-from edgepfl.bus.lifetime import until_signal
+from edgepfl.bus.lifetime import settings_file, until_signal
 from edgepfl.bus.mqtt import MqttBus
 from edgepfl.bus.settings import mqtt_settings
 from edgepfl.errors import ConfigError, RunError
@@ -53,13 +53,7 @@ def coordinator(arguments: list[str]) -> int:
         "and a table [aggregator] let edgepfl aggregator do the mathematics; hubs = { NAME = MOST_DEVICES } names "
         "devices that are hubs",
     )
-    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="settings, TOML")
-    parser.add_argument("--verbose", action="store_true", help="log more")
-    words = parser.parse_args(arguments)
-    logging.basicConfig(
-        level=logging.DEBUG if words.verbose else logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
-    )
-    return asyncio.run(_serve(load(words.config)))
+    return asyncio.run(_serve(load(settings_file(parser, arguments))))
 
 
 def run(arguments: list[str]) -> int:

@@ -13,7 +13,7 @@ from device_agent.config import AgentConfig, load
 from device_agent.runners.choice import choose
 from device_agent.service import AgentService, Place, will
 from device_agent.work import Workshop
-from edgepfl.bus.lifetime import until_signal
+from edgepfl.bus.lifetime import settings_file, until_signal
 from edgepfl.bus.mqtt import MqttBus
 from edgepfl.bus.settings import mqtt_settings
 from edgepfl.errors import ConfigError
@@ -43,13 +43,7 @@ def agent(arguments: list[str]) -> int:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="settings, TOML")
-    parser.add_argument("--verbose", action="store_true", help="log more")
-    words = parser.parse_args(arguments)
-    logging.basicConfig(
-        level=logging.DEBUG if words.verbose else logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
-    )
-    asyncio.run(_serve(load(words.config)))
+    asyncio.run(_serve(load(settings_file(parser, arguments))))
     return 0
 
 

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from coordinator.storage.location import anchored
 from edgepfl.bus import settings
-from edgepfl.bus.lifetime import until_signal
+from edgepfl.bus.lifetime import settings_file, until_signal
 from edgepfl.bus.mqtt import MqttBus
 from edgepfl.bus.settings import Broker, mqtt_settings
 from edgepfl.topics import check_name
@@ -59,13 +59,7 @@ def main(arguments: list[str]) -> int:
         'device = "cuda", and a table [broker] with url = "mqtt://HOST:1883", optionally username, password_file, ca, '
         "cert and key. coordinator.toml says the same fleet, broker and store, and has a table [aggregator]",
     )
-    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="settings, TOML")
-    parser.add_argument("--verbose", action="store_true", help="log more")
-    words = parser.parse_args(arguments)
-    logging.basicConfig(
-        level=logging.DEBUG if words.verbose else logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
-    )
-    return _serve(load(words.config))
+    return _serve(load(settings_file(parser, arguments)))
 
 
 def _serve(config: AggregatorConfig) -> int:

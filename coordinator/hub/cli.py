@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from coordinator.hub.config import HubConfig, load
-from edgepfl.bus.lifetime import until_signal
+from edgepfl.bus.lifetime import settings_file, until_signal
 from edgepfl.bus.mqtt import MqttBus
 from edgepfl.bus.settings import mqtt_settings
 
@@ -28,13 +28,7 @@ def main(arguments: list[str]) -> int:
         "passes every device through instead of adding up; or rounds = N, which trains a model of its own for N rounds "
         "in one of the parent's. The parent's coordinator.toml lists a hub that adds up: hubs = { NAME = DEVICES }",
     )
-    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="settings, TOML")
-    parser.add_argument("--verbose", action="store_true", help="log more")
-    words = parser.parse_args(arguments)
-    logging.basicConfig(
-        level=logging.DEBUG if words.verbose else logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
-    )
-    config = load(words.config)
+    config = load(settings_file(parser, arguments))
     log.info("fleet %s below fleet %s, state in %s", config.fleet, config.parent.fleet, config.state)
     asyncio.run(_relay(config) if config.relay else _serve(config))
     return 0

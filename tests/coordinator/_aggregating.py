@@ -10,7 +10,7 @@ from pathlib import Path
 
 from _crews import Seat, Table
 from _plans import bundle_of, uploads_of
-from _scripted import FLEET, Clock, config
+from _scripted import FLEET, Clock, attended, config
 
 from coordinator import pieces, updater
 from coordinator.aggregator.crew import Crew, Scattered
@@ -65,20 +65,8 @@ async def remotely(broker: LoopbackBroker, state: Path, depot: Depot) -> AsyncIt
     service = Coordinator(
         FLEET, LoopbackBus(broker, "coordinator"), state, aggregation=Aggregation(depot, 1e9), clock=Clock()
     )
-    serving = asyncio.ensure_future(service.run())
-    try:
-        while not service._connected:
-            await asyncio.sleep(0)
-            if serving.done():
-                serving.result()
+    async with attended(service):
         yield service
-        for each in (serving, service._broken):
-            if each is not None and each.done():
-                each.result()
-    finally:
-        serving.cancel()
-        with suppress(asyncio.CancelledError):
-            await serving
 
 
 def store(path: Path) -> DirectoryDepot:

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
-from _scripted import FLEET, Clock, Hand, config, finished
+from _scripted import FLEET, Clock, Hand, config, finished, serving
 
 from coordinator.config import RunConfig
 from coordinator.hub.link import Link, will
@@ -151,19 +151,12 @@ NAMES = (*HUBS["north"], *HUBS["south"], *DIRECT)
 @asynccontextmanager
 async def working(*agents: Agent) -> AsyncIterator[None]:
     """Agents at work; what breaks one of them breaks the test."""
-    async with asyncio.TaskGroup() as group:
-        tasks = []
-        for agent in agents:
-            await agent.bus.start()
-            tasks.append(group.create_task(agent.serve()))
-        try:
+    try:
+        async with serving(*agents):
             yield
-        finally:
-            for task in tasks:
-                task.cancel()
-            for agent in agents:
-                await agent.bus.stop()
-                agent.store.close()
+    finally:
+        for agent in agents:
+            agent.store.close()
 
 
 def hub_service(

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -173,9 +173,17 @@ class Honest(Hand):
             self.say(self._last)
 
 
+class AtWork(Protocol):
+    """A device that serves on a bus of its own."""
+
+    bus: LoopbackBus
+
+    async def serve(self) -> None: ...
+
+
 @asynccontextmanager
-async def serving(*devices: Honest) -> AsyncIterator[None]:
-    """Honest devices at work; what breaks one of them breaks the test."""
+async def serving(*devices: AtWork) -> AsyncIterator[None]:
+    """Devices at work; what breaks one of them breaks the test."""
     async with asyncio.TaskGroup() as group:
         tasks = []
         for device in devices:
@@ -199,7 +207,13 @@ async def coordinating(
 ) -> AsyncIterator[Coordinator]:
     """A coordinator at work; its fault is the test's."""
     bus = LoopbackBus(broker, "coordinator")
-    service = Coordinator(FLEET, bus, state, clock=clock or Clock(), hubs=hubs)
+    async with attended(Coordinator(FLEET, bus, state, clock=clock or Clock(), hubs=hubs)) as service:
+        yield service
+
+
+@asynccontextmanager
+async def attended(service: Coordinator) -> AsyncIterator[Coordinator]:
+    """A coordinator at work once it is connected; its fault is the test's."""
     serving = asyncio.ensure_future(service.run())
     try:
         while not service._connected:
