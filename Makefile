@@ -5,6 +5,9 @@
 #   make test TESTS="tests/test_tree.py -k dot"       some tests alone, without the linters
 #   make demo TORCH=cuda                              a CUDA build of torch, several GB
 #   make demo PYTHON=python3.12                       another interpreter, 3.11 or newer
+#   make soak                                         the twelve promises in full, and 30 minutes with 1,000 devices:
+#                                                     two to three hours, two cores, 4 GB of memory and 20 GB of disk
+#   make soak SEED=7                                  the same with other faults
 #   PIP_EXTRA, TORCH_SPEC                             where torch comes from: see CONTRIBUTING.md
 
 SHELL := /bin/bash
@@ -19,6 +22,8 @@ TORCH_VERSION := $(shell sed -n 's/^torch==//p' constraints.txt)
 PIP_EXTRA ?=
 DEMO ?=
 TESTS ?=
+SEED ?= 0
+PROMISES ?= promises.jsonl
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -32,10 +37,10 @@ else
 TORCH_SPEC ?= torch==$(TORCH_VERSION)
 endif
 
-.PHONY: help demo test lint format clean
+.PHONY: help demo test soak lint format clean
 
 help:
-	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
+	@sed -n '/^#/!q;s/^# \{0,1\}//p' Makefile
 
 demo: $(STAMP)-sim
 	$(BIN)/edgepfl demo $(DEMO)
@@ -47,6 +52,11 @@ ifeq ($(TESTS),)
 else
 	$(BIN)/python -m pytest $(TESTS)
 endif
+
+soak: $(STAMP)-dev
+	EDGEPFL_SOAK=1 EDGEPFL_SEED=$(SEED) EDGEPFL_PROMISES_JSON=$(PROMISES) OMP_NUM_THREADS=1 \
+	  $(BIN)/python -m pytest -m promise -s tests
+	@echo "What was measured is in $(PROMISES), a line of JSON for each test."
 
 lint: $(STAMP)-dev
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pre-commit run --all-files --show-diff-on-failure

@@ -10,34 +10,57 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TypeVar
 
 import msgspec
 
-from coordinator import events, members, participation, robust, rounds, sums, tasks, updater
+from coordinator import (
+    asynchronous,
+    buffered,
+    coded,
+    events,
+    members,
+    orphans,
+    participation,
+    quarantine,
+    robust,
+    rollout,
+    rounds,
+    tasks,
+    updater,
+)
 from coordinator.arithmetic import Sitting
+from coordinator.attendance import Attendance
+from coordinator.blame import DOWNLOAD
 from coordinator.checkpoint import Saved
 from coordinator.cohort import choose
+from coordinator.conditions import obstacle, obstacles, roll_call
 from coordinator.desk import Desk
 from coordinator.events import Event
 from coordinator.exact import Grid
+from coordinator.handout import Handout
+from coordinator.intake import Downloads, Intake
 from coordinator.journal import Checkpoint, RoundCost, RunRow, Status
-from coordinator.reports import bare, verdict, wording
+from coordinator.quarantine import Conduct
+from coordinator.reports import bare, counted, is_accepted, verdict, wording
+from coordinator.roster import Background
 from coordinator.rounds import Phase, Policy, Round, State
-from coordinator.screen import screen
+from coordinator.screening import Screening
+from coordinator.staleness import weighting_of
 from coordinator.sums import Form
 from edgepfl.algorithms import Algorithm
 from edgepfl.bundle import unpack
-from edgepfl.errors import CodecError, ConfigError, EdgepflError, StoreError
+from edgepfl.errors import CodecError, ConfigError, StoreError
+from edgepfl.seeds import derive
 from edgepfl.topics import Address, ToAll, ToDevice
-from edgepfl.wire import BlobRef, Cancel, Commit, Report, Task
+from edgepfl.wire import BlobRef, Cancel, Commit, Failed, Progress, Report, RollCall, Stopped, Task
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 COMPACT_AFTER = 1000  # journalled events
-TOGETHER = 16  # downloads to make at a time, where each device gets its own
 
 
 class ActiveRun:
@@ -62,14 +85,18 @@ class ActiveRun:
         self._runtimes = frozenset(bundle.graphs)
         self._algorithm = updater.algorithm_of(self._plan, row.config.hyper)
         self._accepted = desk.journal.accepted(row.id)
+        self._conduct = desk.journal.conduct(row.id)
+        self._attendance = Attendance(row.id, row.config.lease, desk.send, desk.clock)
         self._rule = robust.rule_of(row.config.robust)
         self._server = updater.server_of(self._algorithm, self._plan, row.config.server_optimizer)
         self._arithmetic = desk.arithmetic(row, self._plan)
         self._saved = self._arithmetic.restore(self._algorithm, checkpoint)
         self._check()
+        self._intake = Intake()
+        self._downloads = Downloads(desk.vault.offered)
         self._round: Round
         self._begin(Round(0, 0, self._policy()))
-        tasks.check_size(self._task((), tasks.blank_download(self._plan)), row.config.goal)
+        tasks.check_size(self._task((), tasks.blank_download(self._plan)), row.config.selected)
 
     @property
     def round(self) -> Round:
@@ -94,6 +121,8 @@ class ActiveRun:
         match state.phase:
             case Phase.ABANDONED:
                 self._next_attempt(state.why)
+            case Phase.HALTED:
+                self._end(Status.FAILED, state.why)
             case Phase.STOPPED:
                 self._end(Status.STOPPED, rounds.waiting(state))
             case _:
@@ -101,40 +130,74 @@ class ActiveRun:
 
     def tick(self) -> None:
         """Time passed, and we were connected."""
+        for device in self._attendance.look():
+            self.hello(device)
         self.feed(events.Ticked(self._desk.clock()))
 
     def reconnected(self) -> None:
         """The broker was reached (again); everyone is asked for a Hello."""
+        self._attendance.reconnected()
         self.feed(events.Reconnected(self._desk.clock()))
 
     def hello(self, device: str) -> None:
-        """A device said Hello."""
+        """A device said Hello, or is free again."""
+        self._attendance.again(device)
         usable = self._usable(device)
         self.feed((events.Present if usable else events.Absent)(device, self._desk.clock()))
 
     def absent(self, device: str) -> None:
         """A device left."""
+        self._attendance.gone(device)
         self.feed(events.Absent(device, self._desk.clock()))
 
-    def progressed(self, device: str, round_: int, attempt: int) -> None:
-        """A device is at work."""
-        if self._is_open(round_, attempt):
-            self.feed(events.Progressed(device, self._desk.clock()))
+    def heard(self, work: Progress | Failed) -> None:
+        """A device is at work, or cannot do it; perhaps on what nobody waits for any more."""
+        if why := orphans.why_not(work, self._round):
+            self._recall(work, why)
+        elif isinstance(work, Failed):
+            self.failed(work.device, work.round, work.attempt, f"{work.code}: {work.detail}", work.code)
+        else:
+            self.progressed(work.device, work.round, work.attempt, work.steps)
+            self._attendance.heard(work)
 
-    def failed(self, device: str, round_: int, attempt: int, why: str) -> None:
+    def stopped(self, word: Stopped) -> None:
+        """A device's work has really ended."""
+        if self._attendance.stopped(word.device, word.round, word.attempt):
+            self.hello(word.device)
+
+    def _recall(self, work: Progress | Failed | Report, why: str) -> None:
+        """Tell a device that its work is not wanted; a Cancel of what counts already would take it back."""
+        if is_accepted(work, self._accepted):
+            self._desk.send(ToDevice(work.device, Commit.KIND), verdict(work, self._accepted))
+            return
+        log.info("%s: the work of %s is not wanted: %s", self.row.id, work.device, why)
+        cancel = Cancel(self.row.id, work.round, work.attempt, why)
+        if isinstance(work, Progress) and not self._awaited(work.device):
+            self._attendance.stop((work.device,), cancel)
+            self.feed(events.Absent(work.device, self._desk.clock()))
+        else:
+            self._desk.send(ToDevice(work.device, Cancel.KIND), cancel)
+
+    def progressed(self, device: str, round_: int, attempt: int, steps: int = 0) -> None:
+        """A device is at work, or its upload goes on."""
+        if self._round.task_of(device) == (round_, attempt):
+            self._attendance.alive(device)
+            self.feed(events.Progressed(device, self._desk.clock(), steps))
+
+    def failed(self, device: str, round_: int, attempt: int, why: str, code: str = "") -> None:
         """A device cannot do its task, or its upload cannot be used."""
-        if self._is_open(round_, attempt):
+        if self._round.task_of(device) == (round_, attempt):
             log.warning("%s: %s failed in round %d: %s", self.row.id, device, round_, wording(why))
-            self.feed(events.Failed(device, wording(why), self._desk.clock()))
+            self.feed(events.Failed(device, wording(why), self._desk.clock(), code))
 
     def expects(self, report: Report) -> bool:
-        """Whether a report is of the open attempt, from a member that has not reported yet."""
+        """Whether a report is of the task that its device has, and the first one."""
         return (
             not self.ended
             and report.run == self.row.id
-            and self._is_open(report.round, report.attempt)
+            and self._round.task_of(report.device) == (report.round, report.attempt)
             and self._awaited(report.device)
-            and report.device not in self._screening
+            and report.device not in self._intake
         )
 
     def refusal(self, report: Report) -> str:
@@ -144,23 +207,46 @@ class ActiveRun:
                 report,
                 self._plan,
                 hubs=self._desk.hubs,
-                steps=self._steps,
+                steps=self._steps_of(report.round),
                 max_examples=self.row.config.max_examples,
                 most_bytes=self._form.most_bytes if report.members else 0,
+                words=self.row.config.codec,
             )
         except CodecError as error:
             return str(error)
         return ""
 
     def answer(self, report: Report) -> None:
-        """Tell a device what became of a report of an earlier round."""
-        if report.round <= self._saved.checkpoint.round:
+        """Tell a device what became of a report of an earlier round or attempt."""
+        held = self._round.task_of(report.device)  # its fate is not known yet
+        if report.round <= self._saved.checkpoint.round and (held is None or held[0] != report.round):
             self._desk.send(ToDevice(report.device, Commit.KIND), verdict(report, self._accepted))
+        elif why := orphans.why_not(report, self._round):
+            self._recall(report, why)
 
     def reported(self, report: Report) -> None:
         """Screen an expected report whose upload is here, then let the machine have it."""
-        self._screening.add(report.device)
+        self._intake.add(report)
         self._desk.spawn(self._screen(report), f"{self.row.id}: screen {report.device}")
+
+    def background(self, arriving: Mapping[str, tuple[int, int]]) -> Background:
+        """What is known of its devices beside the round.
+
+        Args:
+            arriving: of each upload on its way, how many chunks are here, and of how many.
+        """
+        fleet, hubs = self._desk.fleet(), self._desk.hubs
+        silenced = {name: members.silenced(known.hello, hubs) for name, known in fleet.devices.items()}
+        return Background(
+            runtimes=self._runtimes,
+            names=[name for name in self._accepted if members.owner(name) == name],
+            silenced=silenced,
+            conduct=self._conduct,
+            busy=self._attendance.busy,
+            signs=self._attendance.signs,
+            arriving=arriving,
+            unmet=obstacles(fleet, self.row.config.conditions),
+        )
 
     def stop(self) -> None:
         """End the run because a person said so."""
@@ -195,15 +281,10 @@ class ActiveRun:
     def _carry_out(self, effect: events.Effect) -> None:
         match effect:
             case events.Choose(devices, count):
-                chosen = choose(devices, count, self.row.config.seed, self._round.number, self._round.attempt)
-                known = members.named(devices, self._desk.fleet())
-                joined = tuple(device for device in known if device not in self._accepted)
-                if not self._is_final:
-                    left_out = {members.owner(device) for device in (*devices, *self._accepted)} - set(chosen)
-                    participation.warn(self._algorithm, self.row.id, self._round.number, left_out)
-                self.feed(events.Chosen(chosen, self._desk.clock(), joined))
-            case events.Announce(devices):
-                self._sit()
+                self._choose(devices, count)
+            case events.Announce(devices) | events.Widen(devices):
+                if isinstance(effect, events.Announce) and not self._round.policy.buffer:
+                    self._sit()
                 self._send_task(ToAll(Task.KIND), devices)
             case events.Resend(device):
                 self._send_task(ToDevice(device, Task.KIND), (device,))
@@ -211,71 +292,87 @@ class ActiveRun:
                 self._arithmetic.fold(device, self._desk.journal.report(self.row.id, device))
             case events.Release(devices, why):
                 cancel = Cancel(self.row.id, self._round.number, self._round.attempt, why)
-                for device in devices:
-                    self._desk.send(ToDevice(device, Cancel.KIND), cancel)
+                self._attendance.stop(devices, cancel)
             case events.Suspect(devices):
                 self._desk.suspect(devices)
             case events.Reduce(devices):
+                self._fold_buffer(devices)
                 self._desk.spawn(
                     self._reduce(self._round, devices), f"{self.row.id}: reduce round {self._round.number}"
                 )
             case events.Commit(devices):
-                self._desk.send(ToAll(Commit.KIND), Commit(self.row.id, self._round.number, devices))
+                self._announce_fates(devices)
                 self._next_round()
             case events.Abandon(why):
                 self._next_attempt(why)
+            case events.Halt(why):
+                self._end(Status.FAILED, why)
             case events.End():
                 self._end(Status.STOPPED, rounds.waiting(self._round))
 
+    def _choose(self, devices: tuple[str, ...], count: int) -> None:
+        chosen = choose(devices, count, self.row.config.seed, self._round.number, self._round.attempt)
+        known = members.named(devices, self._desk.fleet())
+        joined = tuple(device for device in known if device not in self._accepted)
+        if not self._is_final:
+            left_out = {members.owner(device) for device in (*devices, *self._accepted)} - set(chosen)
+            participation.warn(self._algorithm, self.row.id, self._round.number, left_out)
+        self.feed(events.Chosen(chosen, self._desk.clock(), joined, self._canaries(chosen)))
+
     def _send_task(self, address: Address, devices: tuple[str, ...]) -> None:
         """One task for these members, or one for each where each gets a download of its own."""
-        if self._saved.download is not None:
+        earlier = self._round.seats[devices[0]].task if len(devices) == 1 else None
+        if earlier is not None:
+            download = self._downloads.ref(self._round.bases[earlier[0]])
+            self._desk.send(address, self._task_of(*earlier, devices, download))
+        elif self._saved.download is not None:
             self._desk.send(address, self._task(devices, self._saved.download))
         else:
-            self._desk.spawn(self._hand_out(devices), f"{self.row.id}: hand out round {self._round.number}")
+            job = self._handout().to(devices, self._sitting)
+            self._desk.spawn(job, f"{self.row.id}: hand out round {self._round.number}")
 
-    async def _hand_out(self, devices: tuple[str, ...]) -> None:
-        """Make the members' own downloads and tell them the task, some at a time: the first need not wait."""
-        sitting = self._sitting
-        for start in range(0, len(devices), TOGETHER):
-            made = await self._downloads(devices[start : start + TOGETHER])
-            if sitting is not self._sitting or self.ended:
-                return
-            for device in filter(self._awaited, made):
-                self._desk.send(ToDevice(device, Task.KIND), self._task((device,), made[device]))
+    def _handout(self) -> Handout:
+        def send(device: str, download: BlobRef) -> None:
+            if self._awaited(device):
+                self._desk.send(ToDevice(device, Task.KIND), self._task((device,), download))
 
-    async def _downloads(self, devices: tuple[str, ...]) -> dict[str, BlobRef]:
-        """What can be made; whoever gets none has failed."""
-        number, attempt = self._round.number, self._round.attempt
-        try:
-            return dict(await self._arithmetic.downloads(devices))
-        except StoreError:
-            raise
-        except Exception as error:  # an algorithm's fault must not end the service
-            if len(devices) > 1:  # it may be the fault of one
-                parts = [await self._downloads((device,)) for device in devices]
-                return {device: ref for part in parts for device, ref in part.items()}
-            log.exception("%s: no download for %s", self.row.id, devices[0])
-            self.failed(devices[0], number, attempt, f"{type(error).__name__}: {error}")
-            return {}
+        def failed(device: str, sitting: Sitting, why: str) -> None:
+            self.failed(device, sitting.number, sitting.attempt, why, code=DOWNLOAD)
 
-    def _open(self, number: int, attempt: int, avoid: tuple[str, ...] = ()) -> None:
+        def goes_on(sitting: Sitting) -> bool:
+            return sitting is self._sitting and not self.ended
+
+        return Handout(self.row.id, self._arithmetic, goes_on, send, failed)
+
+    def _open(
+        self,
+        number: int,
+        attempt: int,
+        avoid: tuple[str, ...] = (),
+        conduct: Mapping[str, Conduct] = MappingProxyType({}),
+    ) -> None:
         """Begin an attempt, without the devices that failed in the last one as long as there are enough others."""
         here = frozenset(filter(self._usable, self._desk.fleet().present(self._runtimes)))
         spare = here - set(avoid)
         here = spare if len(spare) >= self.row.config.minimum else here
-        first = Round(number, attempt, self._policy(), since=self._desk.clock(), present=here)
-        self._desk.journal.open_round(self.row.id, first)
+        barred = quarantine.barred({**self._conduct, **conduct}, number)
+        first = Round(number, attempt, self._policy_of(number), since=self._desk.clock(), present=here, barred=barred)
+        first = self._taken_over(first)
+        self._desk.journal.open_round(self.row.id, first, conduct)
+        self._conduct.update(conduct)
         self._begin(first)
         self._clean()
         self.tick()
+        self._take_early()
 
     def _begin(self, state: Round) -> None:
         self._round = state
         self._journalled = 0
-        self._screening: set[str] = set()
+        self._intake.begin(state)
+        self._downloads.begin(state)
         self._tuned = self._of_round(state.number)
         self._sit()
+        self._attendance.begin()
         self._opened_at = self._desk.clock()
         self._opened_traffic = self._desk.traffic()
 
@@ -294,7 +391,8 @@ class ActiveRun:
                 Status.FAILED, f"round {self._round.number} was abandoned {attempt} times, at last because: {why}"
             )
         else:
-            self._open(self._round.number, attempt, avoid=self._round.devices(State.FAILED))
+            conduct = quarantine.judge(self._conduct, self._round, self._quarantine)
+            self._open(self._round.number, attempt, self._round.devices(State.FAILED), conduct)
 
     def _end(self, status: str, why: str) -> None:
         """End the run, and with it whatever the devices still do for its open round."""
@@ -303,6 +401,8 @@ class ActiveRun:
         self._clean()
         if self._round.number > self._saved.checkpoint.round:
             self._desk.send(ToAll(Commit.KIND), Commit(self.row.id, self._round.number, ()))
+        if self.row.config.conditions is not None:
+            self._desk.send(ToAll(RollCall.KIND), roll_call(None))
         self._desk.changed()
 
     # What the effects do.
@@ -316,6 +416,11 @@ class ActiveRun:
         """Minibatch steps of the open round; 0 where it trains nothing."""
         return tasks.steps_of(self.row.config, self._tuned, self._round.number)
 
+    def _steps_of(self, number: int) -> int:
+        """Those of the open round's task or an earlier one's."""
+        open_ = number == self._round.number
+        return self._steps if open_ else tasks.steps_of(self.row.config, self._of_round(number), number)
+
     def _check(self) -> None:
         """Refuse settings that the algorithm cannot run with.
 
@@ -323,8 +428,11 @@ class ActiveRun:
             ConfigError: with the reason.
         """
         participation.check(self._algorithm, self.row.config)
+        participation.check_over(self._algorithm, self.row.config)
         updater.check_decay(self._algorithm, self._plan, self.row.config.rounds, self.row.config.decay)
         robust.check(self._algorithm, self._plan, self._rule, self.row.config.minimum)
+        coded.check(self._algorithm, self._plan, self.row.config.codec)
+        asynchronous.check(self._algorithm, self._plan, self.row.config, self._desk.hubs)
         if self._rule is not None and self.row.config.exact:
             raise ConfigError("exact sums know no robust rule", where="robust", remedy="Give one of the two")
         if self._desk.hubs:
@@ -334,18 +442,27 @@ class ActiveRun:
     def _usable(self, device: str) -> bool:
         """Whether a device may be chosen; a hub that nobody named, or one without devices, may not."""
         fleet = self._desk.fleet()
-        return fleet.can(device, self._runtimes) and members.speaks_for_itself(
-            fleet.devices[device].hello, self._desk.hubs
+        known = fleet.devices.get(device)
+        if known is None or obstacle(known.hello, self.row.config.conditions):
+            return False
+        return (
+            device not in self._attendance.busy
+            and fleet.can(device, self._runtimes)
+            and members.speaks_for_itself(fleet.devices[device].hello, self._desk.hubs)
         )
 
     def _task(self, devices: tuple[str, ...], download: BlobRef) -> Task:
+        return self._task_of(self._round.number, self._round.attempt, devices, download)
+
+    def _task_of(self, number: int, attempt: int, devices: tuple[str, ...], download: BlobRef) -> Task:
+        """The open round's task, or that of an earlier round and attempt."""
         return tasks.make(
             self.row.id,
             self.row.config,
-            self._tuned,
+            self._of_round(number),
             self._plan,
-            number=self._round.number,
-            attempt=self._round.attempt,
+            number=number,
+            attempt=attempt,
             cohort=devices,
             accepted=self._accepted,
             bundle=self._bundle_ref,
@@ -358,32 +475,17 @@ class ActiveRun:
         config, number = self.row.config, max(number, 1)  # before the first round nothing is open
         return updater.of_round(self._algorithm, self._plan, number=number, seed=config.seed, decay=config.decay)
 
-    def _screened(self, report: Report, sha256: str) -> None:
-        device, max_norm = report.device, self.row.config.max_norm
-        try:
-            data = self._desk.vault.private.read(sha256)
-        except StoreError as error:  # its loss costs an attempt, not the service
-            raise CodecError(str(error), where=f"upload of {device}") from error
-        if report.members:
-            sums.screen(data, self._form, report, max_norm=max_norm)
-        else:
-            screen(data, self._plan, device=device, max_norm=max_norm)
-
     async def _screen(self, report: Report) -> None:
-        why = ""
-        try:
-            if report.upload is not None:
-                await self._work(self._screened, report, report.upload.sha256)
-        except EdgepflError as error:
-            why = str(error)
-        except Exception as error:  # whatever a device sends, it must not end the service
-            log.exception("%s: the upload of %s cannot be screened", self.row.id, report.device)
-            why = f"{type(error).__name__}: {error}"
-        if report.upload is not None and not why:
-            await self._work(self._desk.vault.private.share, report.upload.sha256)
-        if not self._is_open(report.round, report.attempt):
+        config = self.row.config
+        screening = Screening(self.row.id, self._desk.vault, self._plan, self._form, config.max_norm, config.codec)
+        report, why = await self._work(screening.screened, report) if report.upload is not None else (report, "")
+        if self._round.task_of(report.device) != (report.round, report.attempt):
             return
-        self._screening.discard(report.device)
+        if not why and self._round.policy.buffer and self._round.phase is not Phase.REPORTING:
+            self._intake.wait(report)
+            self.feed(events.Progressed(report.device, self._desk.clock()))
+            return
+        self._intake.done(report.device)
         if why:
             self.failed(report.device, report.round, report.attempt, why)
         else:
@@ -398,10 +500,10 @@ class ActiveRun:
         except Exception as error:  # an algorithm's fault must not end the service
             log.exception("%s: round %d cannot be reduced", self.row.id, this.number)
             await self._restore()
-            if self._round is this:
+            if self._still(this):
                 self.feed(events.StoreFailed(wording(f"{type(error).__name__}: {error}"), self._desk.clock()))
             return
-        if self._round is this:  # nobody stopped the run meanwhile
+        if self._still(this):  # nobody stopped the run meanwhile
             self._commit(saved, devices)
 
     async def _restore(self) -> None:
@@ -416,17 +518,21 @@ class ActiveRun:
 
     def _commit(self, saved: Saved, devices: tuple[str, ...]) -> None:
         reports = self._desk.journal.reports(self.row.id)
-        results = tuple(result for device in devices for result in members.results_of(reports[device]))
+        number = self._round.number
+        found = [result for device in devices for result in members.results_of(reports[device])]
+        results = tuple(counted(result, number) for result in found)
         spent = self._desk.traffic() - self._opened_traffic
         cost = RoundCost(spent.bytes_in, spent.bytes_out, self._desk.clock() - self._opened_at)
-        joined = self._round.joined
-        self._desk.journal.commit(self.row.id, saved.checkpoint, results, cost, joined)
+        joined, conduct = self._round.joined, quarantine.judge(self._conduct, self._round, self._quarantine)
+        self._saved = saved
+        following = self._following()
+        self._desk.journal.commit(self.row.id, saved.checkpoint, results, cost, joined, conduct, following)
+        self._conduct.update(conduct)
         self._accepted = {
             **dict.fromkeys(joined, -1),
             **self._accepted,
-            **{result.device: saved.checkpoint.round for result in results},
+            **{result.device: result.base for result in results},
         }
-        self._saved = saved
         log.info(
             "%s: %s is committed, %d reports, %.1f s",
             self.row.id,
@@ -439,14 +545,14 @@ class ActiveRun:
     def _clean(self) -> None:
         """Delete every blob that nothing needs any more; a new attempt expects no upload yet."""
         self._desk.forget()
-        used, offered = self._desk.journal.blobs(), self._offered
+        used, offered = self._desk.journal.blobs() | self._intake.blobs, self._offered
         self._desk.vault.keep_only(used, offered)
         self._desk.worker.submit(self._desk.vault.collect, used | offered)
 
     @property
     def _offered(self) -> set[str]:
         """The digests of what devices may still fetch, beside what the journal needs."""
-        return set() if self.ended else self._arithmetic.offered
+        return set() if self.ended else self._arithmetic.offered | set(self._round.bases.values())
 
     def _sit(self) -> None:
         """Begin the mathematics of the attempt anew: nothing is folded."""
@@ -458,11 +564,12 @@ class ActiveRun:
             self._round.attempt,
             self._tuned,
             self._saved,
-            tuple(sorted(self._round.seats)),
+            self._round.devices(State.REPORTED) if self._round.policy.buffer else tuple(sorted(self._round.seats)),
             last,
             grid,
             self._rule,
             self._server,
+            buffered.scales(self._round, weighting_of(self.row.config.staleness)),
         )
         self._arithmetic.begin(self._sitting)
 
@@ -478,16 +585,86 @@ class ActiveRun:
 
     def _policy(self) -> Policy:
         config = self.row.config
-        return Policy(config.goal, config.minimum, config.gather, config.deadline, config.lease)
+        return Policy(
+            config.goal,
+            config.minimum,
+            config.gather,
+            config.deadline,
+            config.lease,
+            over=config.over,
+            halt=config.halt_failures,
+        )
+
+    def _canaries(self, cohort: tuple[str, ...]) -> tuple[str, ...]:
+        """Who gets the run's first task before the others; a hub does not, since its own round takes too long."""
+        config = self.row.config
+        devices = tuple(device for device in cohort if device not in self._desk.hubs)
+        if self._round.number > 1 or not config.canary or len(devices) < len(cohort):
+            return ()
+        count = rollout.canaries(len(cohort), config.canary)
+        return choose(devices, count, derive(config.seed, "canary"), self._round.number, self._round.attempt)
+
+    @property
+    def _quarantine(self) -> quarantine.Rule:
+        return quarantine.Rule(self.row.config.quarantine_after, self.row.config.quarantine_rounds)
 
     def _awaited(self, device: str) -> bool:
         """Whether the device is a member that may still report."""
-        seat = self._round.seats.get(device)
-        reporting = self._round.phase is Phase.REPORTING
-        return reporting and seat is not None and seat.state in {State.WORKING, State.LOST}
+        return self._round.awaits(device)
 
-    def _is_open(self, round_: int, attempt: int) -> bool:
-        return (round_, attempt) == (self._round.number, self._round.attempt)
+    def _still(self, this: Round) -> bool:
+        """Whether an attempt is still being reduced."""
+        now = self._round
+        return (now.number, now.attempt, now.phase) == (this.number, this.attempt, Phase.REDUCING)
+
+    # Buffered runs.
+
+    def _policy_of(self, number: int) -> Policy:
+        """What a round waits for: the last one, which trains nothing, for everyone it chose."""
+        config = self.row.config
+        buffer = 0 if tasks.is_final(config, number) else config.buffer
+        return replace(self._policy(), buffer=buffer, max_staleness=config.max_staleness)
+
+    def _taken_over(self, following: Round) -> Round:
+        """A round that begins, with the seats of the last one that go on in it."""
+        download = self._saved.download
+        return following if download is None else buffered.successor(self._round, following, download.sha256)
+
+    def _following(self) -> Round | None:
+        """What the journal needs to know of the round after a buffered one, if this should die before it begins."""
+        if not self._round.policy.buffer:
+            return None
+        number = self._round.number + 1
+        return self._taken_over(Round(number, 0, self._policy_of(number), since=self._desk.clock()))
+
+    def _announce_fates(self, devices: tuple[str, ...]) -> None:
+        """Tell everyone whose reports count; in a buffered run each device about its own, and who need not go on."""
+        following = self._following()
+        if following is None:
+            self._desk.send(ToAll(Commit.KIND), Commit(self.row.id, self._round.number, devices))
+            return
+        for device, seat in buffered.left(self._round, following).items():
+            round_, attempt = seat.task or (self._round.number, self._round.attempt)
+            if seat.state is State.WORKING:
+                cancel = Cancel(self.row.id, round_, attempt, f"round {self._round.number} is over, and it is too late")
+                self._attendance.stop((device,), cancel)
+            else:
+                accepted = (device,) if seat.state is State.REPORTED else ()
+                self._desk.send(ToDevice(device, Commit.KIND), Commit(self.row.id, round_, accepted))
+
+    def _fold_buffer(self, devices: tuple[str, ...]) -> None:
+        """Fold a full buffer: only now it is known who is in it."""
+        if not self._round.policy.buffer:
+            return
+        self._sit()
+        for device in devices:
+            self._arithmetic.fold(device, self._desk.journal.report(self.row.id, device))
+
+    def _take_early(self) -> None:
+        """Let the round have the reports that came while the last update was made."""
+        while (report := self._intake.due(self._round)) is not None:
+            self._intake.done(report.device)
+            self.feed(events.Reported(report.device, self._desk.clock()), bare(report))
 
     async def _work(self, function: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._desk.worker, function, *arguments)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from coordinator import updater
@@ -44,6 +44,7 @@ class Sitting:
         rule: robust, by which means are made; None for the weighted mean.
         server: the optimiser that turns the mean change into a step; None for the change itself.
         grid: where exact sums lie, which have the same bits however the uploads are grouped; None for sums in order.
+        scale: what the means of late reports are multiplied by, by device; 1 for whoever is not in it.
     """
 
     number: int
@@ -55,6 +56,7 @@ class Sitting:
     grid: Grid | None = None
     rule: Rule | Clip | None = None
     server: Server | None = None
+    scale: Mapping[str, float] = field(default_factory=dict)
 
 
 class Arithmetic(Protocol):
@@ -159,7 +161,7 @@ class Local:
         if report.members and isinstance(self._reduction, Exactly):
             self._folds.append(self._worker.submit(self._merge, self._reduction, report, sha256))
         else:
-            upload = Upload(report.examples, report.steps, load)
+            upload = Upload(report.examples, report.steps, load, self._sitting.scale.get(device, 1.0))
             self._folds.append(self._worker.submit(self._reduction.offer, device, upload))
 
     async def update(self, devices: tuple[str, ...], fleet: tuple[str, ...]) -> Saved:

@@ -21,7 +21,7 @@ from coordinator.status import RunStatus
 from edgepfl.errors import RunError
 
 SOCKET = "control.sock"
-LINE_LIMIT = 1 << 20  # bytes
+LINE_LIMIT = 8 << 20  # bytes: a status of 10,000 devices
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

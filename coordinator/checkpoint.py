@@ -14,7 +14,7 @@ from coordinator.storage.depot import Depot, collect
 from coordinator.storage.mirrored import Mirrored
 from edgepfl import codec
 from edgepfl.algorithms import Algorithm
-from edgepfl.bus.blobs import BlobStore
+from edgepfl.bus.blobs import BlobStore, Room
 from edgepfl.bus.chunks import BLOB_LIMIT
 from edgepfl.errors import CodecError, RunError
 from edgepfl.tree import Trees
@@ -51,17 +51,19 @@ class Vault:
     private: Mirrored
 
     @classmethod
-    def at(cls, directory: Path, shared: Depot | None = None) -> Self:
+    def at(cls, directory: Path, shared: Depot | None = None, room: Room = Room()) -> Self:  # noqa: B008  it is frozen
         """The stores under a directory, which are made if they are missing.
 
         Args:
             directory: of the coordinator's state.
             shared: a store with a copy of every blob, if there is one.
+            room: how much of the disk uploads may use.
 
         Raises:
             StoreError: they cannot be made, read or written.
         """
-        return cls(*(Mirrored(BlobStore(directory / name), shared) for name in ("offered", "private")))
+        offered, private = directory / "offered", directory / "private"
+        return cls(Mirrored(BlobStore(offered), shared), Mirrored(BlobStore(private, room), shared))
 
     def save(self, algorithm: Algorithm, number: int, state: Trees, before: Saved | None = None) -> Saved:
         """Store the state after round ``number``; the same state gives the same digests.

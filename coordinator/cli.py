@@ -16,28 +16,45 @@ from coordinator import asking
 from coordinator.clusters import describe
 from coordinator.config import CoordinatorConfig, RunConfig, load
 from coordinator.journal import Status
+from coordinator.staleness import weighting_of
 from coordinator.status import RunStatus
-from coordinator.watching import Watch, line_of
+from coordinator.watching import Watch, text_of
 from edgepfl import presets
 from edgepfl.algorithms import parse_settings
+from edgepfl.bus.conditions import add_options, conditions_of
+from edgepfl.bus.heap import give_back_large_blocks
 from edgepfl.bus.lifetime import settings_file, until_signal
 from edgepfl.bus.mqtt import MqttBus
 from edgepfl.bus.settings import mqtt_settings
+from edgepfl.coding import codec_of
 from edgepfl.errors import ConfigError, RunError
 
 _RUN_NUMBERS = {
     "rounds": "training rounds",
     "steps": "minibatch steps a round and device",
-    "goal": "devices to select for a round",
+    "goal": "reports that a round takes; without --over the devices to select for it, too",
+    "over": "select this many times GOAL devices and end the round with the first GOAL reports; 1.3 is usual for "
+    "fleets where some drop out. Which reports count then depends on which come first, so a run cannot be repeated bit "
+    "by bit",
     "minimum": "reports below which a round is abandoned",
     "gather": "seconds to wait for GOAL devices once MINIMUM are here",
     "deadline": "seconds a round may take",
+    "canary": "part of the first round's cohort that gets the bundle first, while the others wait until it has shown "
+    "that the bundle loads and steps; 0 for all at once",
+    "halt-failures": "end the run when more than this part of those who have the task (and at least two) cannot load "
+    "or run its bundle; 1 for never",
+    "quarantine-after": "failures in a row after which a device is left out for some rounds",
+    "quarantine-rounds": "how many rounds that are, twice as many each further time, 0 for none; a device is not left "
+    "out where MINIMUM could not be reached without it",
     "attempts": "attempts at a round, after which the run fails",
     "lease": "seconds without a sign of life until a device is asked again",
     "seed": "of everything random",
     "evaluate-every": "rounds between evaluations on the devices",
     "tune-steps": "steps of fine-tuning before an evaluation",
     "patience": "seconds after which a slow device's part counts as it is, 0 for never",
+    "buffer": "reports that make an update while GOAL devices are at work all the time, so that nobody waits for a "
+    "slow one; 0 for rounds that wait for everyone (docs/asynchronous.md)",
+    "max-staleness": "with --buffer, updates after which a report is not taken any more",
     "max-examples": "a report that claims more is refused",
     "max-norm": "greatest Euclidean norm of an uploaded slot",
 }
@@ -51,9 +68,12 @@ def coordinator(arguments: list[str]) -> int:
         epilog='coordinator.toml: fleet = "NAME", optionally state = "DIRECTORY" and device = "cuda", and a table '
         '[broker] with url = "mqtt://HOST:1883", optionally username, password_file, ca, cert and key; store = "URL" '
         "and a table [aggregator] let edgepfl aggregator do the mathematics; hubs = { NAME = MOST_DEVICES } names "
-        "devices that are hubs",
+        "devices that are hubs; a table [transfer] may have chunk_kib, quota_mib, reserve_mib and under_way_mib, see "
+        "docs/transfer.md",
     )
-    return asyncio.run(_serve(load(settings_file(parser, arguments))))
+    config = load(settings_file(parser, arguments))
+    give_back_large_blocks()
+    return asyncio.run(_serve(config))
 
 
 def run(arguments: list[str]) -> int:
@@ -82,6 +102,7 @@ async def _serve(config: CoordinatorConfig) -> int:
         Path(config.state),
         device=config.device,
         hubs=config.hubs,
+        transfer=config.transfer,
         **_shared(config),
     )
     async with control.serve(service, Path(config.state)):
@@ -129,18 +150,21 @@ async def _once(state: Path, request: asking.Request, *, as_json: bool) -> int:
         if answer.clusters is not None:
             print(msgspec.json.encode(answer.clusters).decode() if as_json else describe(answer.clusters))
         if isinstance(answer.ok, RunStatus):
-            print(msgspec.json.encode(answer.ok).decode() if as_json else line_of(answer.ok))
+            print(msgspec.json.encode(answer.ok).decode() if as_json else text_of(answer.ok))
     return 0
 
 
 def _run_config(words: argparse.Namespace) -> RunConfig:
-    options = (*_RUN_NUMBERS, "robust", "server-optimizer")
+    options = (*_RUN_NUMBERS, "robust", "server-optimizer", "codec", "staleness")
     given = {name.replace("-", "_"): getattr(words, name.replace("-", "_")) for name in options}
     published = _published(words)
     fields = {**published, **{name: value for name, value in given.items() if value is not None}}
     fields["hyper"] = {**published.get("hyper", {}), **parse_settings(words.set)}
     fields["decay"] = {**published.get("decay", {}), **_factors(words.decay)}
     fields["name"], fields["exact"] = words.name, words.exact
+    fields["conditions"] = conditions_of(words)
+    weighting_of(fields.get("staleness", "constant"))
+    codec_of(fields.get("codec", ""))  # a clear error here, before the coordinator is asked
     try:
         return msgspec.convert(fields, RunConfig)
     except msgspec.ValidationError as error:
@@ -234,6 +258,21 @@ def _add_start_options(start: argparse.ArgumentParser) -> None:
         help="what the server adds in place of the mean change: sgd, momentum, fedadagrad, fedyogi or fedadam, perhaps "
         "with hyperparameters, such as fedadam:lr=0.1,tau=0.001",
     )
+    start.add_argument(
+        "--staleness",
+        metavar="WEIGHTING",
+        help="with --buffer, what a report weighs that comes S updates late: constant, polynomial:A for (1 + S)^-A, or "
+        "hinge:A,B for 1 up to S = B and 1 / (A (S - B) + 1) from there (default: polynomial:0.5)",
+    )
+    start.add_argument(
+        "--codec",
+        metavar="WORDS",
+        help="how devices encode their uploads, parts joined with +: int8, int4, float16 or bfloat16 round; topk:0.05 "
+        "sends the greatest 5 %% of all changes and threshold:1e-3 those of at least 0.001, and both the rest later; "
+        "sparse leaves zeros out; zlib packs; such as int8+zlib (default: raw float32). edgepfl estimate tells what "
+        "each saves",
+    )
+    add_options(start)
     defaults = RunConfig()
     for name, text in _RUN_NUMBERS.items():
         default = getattr(defaults, name.replace("-", "_"))

@@ -23,11 +23,13 @@ class Known:
         hello: what it said of itself.
         present: whether it is here, as far as we know.
         heard: when it said so, in seconds of the coordinator's clock; no part of what it is.
+        left: of one that is not here, since when; likewise.
     """
 
     hello: Hello
     present: bool
     heard: float = field(default=0.0, compare=False)
+    left: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -76,15 +78,16 @@ def welcome(fleet: Fleet, hello: Hello, at: float = 0.0) -> Fleet:
     return Fleet({**others, hello.device: Known(hello, present=True, heard=at)})
 
 
-def farewell(fleet: Fleet, gone: Gone) -> Fleet:
-    """The fleet after a Gone.  The will of an old session says nothing about the new one."""
+def farewell(fleet: Fleet, gone: Gone, at: float = 0.0) -> Fleet:
+    """The fleet after a Gone, heard at ``at``.  The will of an old session says nothing about the new one."""
     known = fleet.devices.get(gone.device)
     if known is None or known.hello.session != gone.session:
         return fleet
-    return doubt(fleet, (gone.device,))
+    return doubt(fleet, (gone.device,), at)
 
 
-def doubt(fleet: Fleet, devices: Collection[str]) -> Fleet:
-    """The fleet with these devices taken for absent until their next Hello."""
-    absent = {name: replace(fleet.devices[name], present=False) for name in devices if name in fleet.devices}
+def doubt(fleet: Fleet, devices: Collection[str], at: float = 0.0) -> Fleet:
+    """The fleet with these devices taken for absent, from ``at`` until their next Hello."""
+    here = [name for name in devices if name in fleet.devices and fleet.devices[name].present]
+    absent = {name: replace(fleet.devices[name], present=False, left=at) for name in here}
     return Fleet({**fleet.devices, **absent})

@@ -29,19 +29,27 @@ class Absent:
 
 @dataclass(frozen=True)
 class Chosen:
-    """The cohort of the round, and the devices that the run saw for the first time when it was chosen."""
+    """The cohort of the round, and the devices that the run saw for the first time when it was chosen.
+
+    Attributes:
+        devices: the cohort.
+        joined: whom the run did not know before, chosen or not.
+        canaries: the members that get the task first; the others wait for them.  Empty: all get it at once.
+    """
 
     devices: tuple[str, ...]
     at: float
     joined: tuple[str, ...] = ()
+    canaries: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Progressed:
-    """A member is at work."""
+    """A member is at work, and has taken so many steps, as far as it says."""
 
     device: str
     at: float
+    steps: int = 0
 
 
 @dataclass(frozen=True)
@@ -54,11 +62,16 @@ class Reported:
 
 @dataclass(frozen=True)
 class Failed:
-    """A member cannot do the task, or its upload was refused."""
+    """A member cannot do the task, or its upload was refused.
+
+    Attributes:
+        code: what kind of error it was, as the device names it: see :mod:`coordinator.blame`.
+    """
 
     device: str
     why: str
     at: float
+    code: str = ""
 
 
 @dataclass(frozen=True)
@@ -133,7 +146,14 @@ class Choose:
 
 @dataclass(frozen=True)
 class Announce:
-    """Send the task to the whole cohort at once."""
+    """Send the task at once to the whole cohort, or to its canaries."""
+
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Widen:
+    """Send the task to further members: it works, or others must try it."""
 
     devices: tuple[str, ...]
 
@@ -189,8 +209,17 @@ class Abandon:
 
 
 @dataclass(frozen=True)
+class Halt:
+    """End the run: the devices cannot run its bundle."""
+
+    why: str
+
+
+@dataclass(frozen=True)
 class End:
     """End the run: a person wants it."""
 
 
-Effect: TypeAlias = Choose | Announce | Resend | Fold | Release | Suspect | Reduce | Commit | Abandon | End
+Effect: TypeAlias = (
+    Choose | Announce | Widen | Resend | Fold | Release | Suspect | Reduce | Commit | Abandon | Halt | End
+)

@@ -10,6 +10,7 @@ Tables::
     accepted     every device that a run knows, and the last round of it that counts (-1: none yet)
     results      what every accepted report said of its device, kept for people and the demo's pictures
     traffic      what each committed round cost the coordinator
+    conduct      how each device did that failed in some attempt of a run: see :mod:`coordinator.quarantine`
 
 Replaying ``events`` from ``rounds`` gives the round machine's state.  Committing a round is one transaction.
 
@@ -22,10 +23,11 @@ in order before whatever is written next.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar, get_args
 
 import msgspec
@@ -33,12 +35,13 @@ import msgspec
 from coordinator import rounds
 from coordinator.config import RunConfig
 from coordinator.events import Absent, Event, Present, Progressed
+from coordinator.quarantine import Conduct
 from coordinator.rounds import Round
 from edgepfl.errors import RunError, StoreError
 from edgepfl.wire import Report, Sha256
 
 T = TypeVar("T")
-SCHEMA = 2
+SCHEMA = 3
 _TABLES = """
 CREATE TABLE runs (id TEXT PRIMARY KEY, config BLOB, bundle TEXT, status TEXT, why TEXT);
 CREATE TABLE checkpoints (run TEXT, round INTEGER, state TEXT, parts BLOB, whole INTEGER, PRIMARY KEY (run, round));
@@ -49,6 +52,8 @@ CREATE TABLE accepted (run TEXT, device TEXT, round INTEGER, PRIMARY KEY (run, d
 CREATE TABLE results (run TEXT, round INTEGER, device TEXT, body BLOB, PRIMARY KEY (run, round, device));
 CREATE TABLE traffic (run TEXT, round INTEGER, body BLOB, PRIMARY KEY (run, round));
 """
+_ADDED = {3: "CREATE TABLE conduct (run TEXT, device TEXT, body BLOB, PRIMARY KEY (run, device));"}
+"""What each later schema adds; nothing that was there changes."""
 _SIGNS_OF_LIFE = (Absent, Present, Progressed)
 _EVENTS = {kind.__name__: kind for kind in get_args(Event)}
 
@@ -94,7 +99,12 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What one accepted report said of its device."""
+    """What one accepted report said of its device.
+
+    Attributes:
+        round: the one whose update it is in.
+        staleness: how many rounds before that its task was handed out: in buffered rounds alone it may be above 0.
+    """
 
     round: int
     device: str
@@ -103,6 +113,12 @@ class Result(msgspec.Struct, frozen=True):
     metrics: dict[str, float]
     seconds: dict[str, float]
     kept: str
+    staleness: int = 0
+
+    @property
+    def base(self) -> int:
+        """The round of its task, by which its device knows it."""
+        return self.round - self.staleness
 
 
 class RoundCost(msgspec.Struct, frozen=True):
@@ -168,13 +184,18 @@ class Journal:
 
     # The open round.
 
-    def open_round(self, run: str, first: Round) -> None:
-        """Begin an attempt: its first state takes the place of the last attempt's events and reports."""
+    def open_round(self, run: str, first: Round, conduct: Mapping[str, Conduct] = MappingProxyType({})) -> None:
+        """Begin an attempt: its first state takes the place of the last attempt's events and reports.
+
+        Args:
+            run: its id.
+            first: the attempt's first state.
+            conduct: what the last attempt changed of the devices' records, if it was abandoned.
+        """
         with self._transaction():
             self._clear(run)
-            self._do(
-                "INSERT INTO rounds VALUES (?, ?, ?, ?)", run, first.number, first.attempt, msgspec.json.encode(first)
-            )
+            self._put_conduct(run, conduct)
+            self._put_round(run, first)
 
     def append(self, run: str, event: Event, report: Report | None = None) -> None:
         """Write an event, and the report that it is about, before anything is done about it."""
@@ -234,18 +255,33 @@ class Journal:
         results: tuple[Result, ...],
         cost: RoundCost,
         joined: tuple[str, ...] = (),
+        conduct: Mapping[str, Conduct] = MappingProxyType({}),
+        following: Round | None = None,
     ) -> None:
-        """Close a round: the new state, whose reports count, what they said and who is new, at once or not at all."""
+        """Close a round: the new state, whose reports count, what they said and who is new, at once or not at all.
+
+        Args:
+            run: its id.
+            new: the state.
+            results: of the reports that count.
+            cost: of the round.
+            joined: the devices that the run did not know before.
+            conduct: what the round changed of the devices' records.
+            following: the next round, where devices that are at work go on in it: they must not be forgotten between.
+        """
         with self._transaction():
             self._put_checkpoint(run, new)
+            self._put_conduct(run, conduct)
             for device in joined:
                 self._do("INSERT OR IGNORE INTO accepted VALUES (?, ?, -1)", run, device)
             for result in results:
                 body = msgspec.json.encode(result)
                 self._do("INSERT INTO results VALUES (?, ?, ?, ?)", run, new.round, result.device, body)
-                self._do("INSERT OR REPLACE INTO accepted VALUES (?, ?, ?)", run, result.device, new.round)
+                self._do("INSERT OR REPLACE INTO accepted VALUES (?, ?, ?)", run, result.device, result.base)
             self._do("INSERT INTO traffic VALUES (?, ?, ?)", run, new.round, msgspec.json.encode(cost))
             self._clear(run)
+            if following is not None:
+                self._put_round(run, following)
 
     def checkpoint(self, run: str) -> Checkpoint:
         """The state after the last committed round.
@@ -262,10 +298,19 @@ class Journal:
         """Every device that the run knows, and the last round of it that counts, -1 for none."""
         return dict(self._rows("SELECT device, round FROM accepted WHERE run = ?", run))
 
+    def conduct(self, run: str) -> dict[str, Conduct]:
+        """The devices' records, of those that failed in some attempt."""
+        rows = self._rows("SELECT device, body FROM conduct WHERE run = ? ORDER BY device", run)
+        return {device: _decode(body, Conduct) for device, body in rows}
+
     def results(self, run: str, after: int = 0) -> tuple[Result, ...]:
         """What every accepted report said, by round and device; of the rounds after a certain one."""
         rows = self._rows("SELECT body FROM results WHERE run = ? AND round > ? ORDER BY round, device", run, after)
         return tuple(_decode(body, Result) for (body,) in rows)
+
+    def counted(self, run: str) -> dict[int, int]:
+        """How many reports count in each committed round."""
+        return dict(self._rows("SELECT round, count(*) FROM results WHERE run = ? GROUP BY round", run))
 
     def costs(self, run: str, after: int = 0) -> dict[int, RoundCost]:
         """What each committed round cost; of the rounds after a certain one."""
@@ -296,11 +341,20 @@ class Journal:
                 where=str(path),
                 remedy="End its run with that version, or choose another state directory",
             )
-        if version == 0:
+        if version < SCHEMA:
+            added = [statement for since, statement in _ADDED.items() if since > version]
             with self._transaction():
-                for statement in filter(str.strip, _TABLES.split(";")):
+                for statement in filter(str.strip, (*(_TABLES.split(";") if version == 0 else ()), *added)):
                     self._db.execute(statement)
                 self._db.execute(f"PRAGMA user_version = {SCHEMA}")
+
+    def _put_round(self, run: str, first: Round) -> None:
+        body = msgspec.json.encode(first)
+        self._do("INSERT INTO rounds VALUES (?, ?, ?, ?)", run, first.number, first.attempt, body)
+
+    def _put_conduct(self, run: str, conduct: Mapping[str, Conduct]) -> None:
+        for device, record in conduct.items():
+            self._do("INSERT OR REPLACE INTO conduct VALUES (?, ?, ?)", run, device, msgspec.json.encode(record))
 
     def _put_checkpoint(self, run: str, new: Checkpoint) -> None:
         parts = msgspec.json.encode(new.parts)

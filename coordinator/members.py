@@ -77,7 +77,9 @@ def results_of(report: Report) -> tuple[Result, ...]:
     )
 
 
-def check(report: Report, plan: Plan, *, hubs: Hubs, steps: int, max_examples: int, most_bytes: int) -> None:
+def check(
+    report: Report, plan: Plan, *, hubs: Hubs, steps: int, max_examples: int, most_bytes: int, words: str = ""
+) -> None:
     """Refuse a report, of a device or a hub, whose upload is not worth fetching.
 
     Args:
@@ -87,6 +89,7 @@ def check(report: Report, plan: Plan, *, hubs: Hubs, steps: int, max_examples: i
         steps: that the round has; 0 where it trains nothing.
         max_examples: the most that one device may claim.
         most_bytes: the most that a hub's sums can have.
+        words: the run's codec, for uploads of devices.
 
     Raises:
         CodecError: see :func:`coordinator.screen.check_report`; or a device speaks for others, or a hub for none, for
@@ -96,7 +99,7 @@ def check(report: Report, plan: Plan, *, hubs: Hubs, steps: int, max_examples: i
     if report.device not in hubs:
         if report.members:
             raise CodecError("it speaks for others, and is none of the hubs in the coordinator's settings", where=where)
-        check_report(report, plan, steps=steps, max_examples=max_examples)
+        check_report(report, plan, steps=steps, max_examples=max_examples, words=words)
         return
     _check_members(report, hubs[report.device], where)
     if (report.upload is None) != (steps == 0):

@@ -173,8 +173,16 @@ def added(algorithm: Algorithm, plan: Plan, first: Callable[[Plan, Tree], Trees]
     Raises:
         ConfigError: there is none, with the reason.
     """
+    found, why = summands(algorithm, plan, first)
+    if not found:
+        raise _unusable(algorithm, why)
+    return found
+
+
+def summands(algorithm: Algorithm, plan: Plan, first: Callable[[Plan, Tree], Trees]) -> tuple[tuple[str, ...], str]:
+    """What :func:`added` gives; or nothing, and the reason."""
     if algorithm.participation is Participation.ALL:
-        raise _unusable(algorithm, "its devices count on the server's model being their mean")
+        return (), "its devices count on the server's model being their mean"
     thin = _thin(plan)
     model = Tree({name: np.full(spec.shape, 0.5, np.float32) for name, spec in thin.model.items()})
     state = {slot: tree.map(torch.Tensor.double) for slot, tree in first(thin, model).items()}
@@ -187,12 +195,9 @@ def added(algorithm: Algorithm, plan: Plan, first: Callable[[Plan, Tree], Trees]
             if len(moved) == 1 and _is_added(thin, moved, got.total[name]):
                 found.append(name)
             others |= moved.keys()
-    if not found:
-        reason = (
-            f"a mean moves {' and '.join(sorted(others))} at once" if others else "it adds no mean to what it sends"
-        )
-        raise _unusable(algorithm, reason)
-    return tuple(found)
+    if found:
+        return tuple(found), ""
+    return (), f"a mean moves {' and '.join(sorted(others))} at once" if others else "it adds no mean to what it sends"
 
 
 def _moved(algorithm: Algorithm, state: Trees, got: Cohort, name: str) -> Trees:

@@ -26,6 +26,20 @@ def check(algorithm: Algorithm, config: RunConfig) -> None:
         )
 
 
+def check_over(algorithm: Algorithm, config: RunConfig) -> None:
+    """Refuse over-selection for an algorithm that needs every device: some would be released in every round.
+
+    Raises:
+        ConfigError: it is so.
+    """
+    if algorithm.participation is Participation.ALL and config.over > 1:
+        raise ConfigError(
+            f"{_name(algorithm)} needs every device in every round, and over-selection leaves some out",
+            where="over",
+            remedy="Leave it out",
+        )
+
+
 def warn(algorithm: Algorithm, run: str, number: int, left_out: Collection[str]) -> None:
     """Say who is missing in a round in which the algorithm needs them all."""
     if left_out and algorithm.participation is Participation.ALL:

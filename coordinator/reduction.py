@@ -38,11 +38,14 @@ class Upload:
         examples: how many the device trains on.
         steps: minibatch steps it took.
         load: reads its UP slots, as NumPy trees.
+        scale: what its MEAN slots are multiplied by, as if the device had sent them so: 1 but for reports that come late
+            (:mod:`coordinator.staleness`).  Its share in the divisor of the mean stays as it is.
     """
 
     examples: int
     steps: int
     load: Callable[[], Trees]
+    scale: float = 1.0
 
 
 class Sum(Protocol):
@@ -198,7 +201,7 @@ class Reduction:
                 case Reduce.STACK:
                     self._rows.setdefault(name, Rows(len(self._order))).put(trees[name])
                 case Reduce.MEAN if not isinstance(self._rule, Rule):
-                    self._sum_of(name, trees[name]).add(trees[name], weight * clip)
+                    self._sum_of(name, trees[name]).add(trees[name], weight * clip * upload.scale)
                 case Reduce.SUM:
                     self._sum_of(name, trees[name]).add(trees[name])
         if isinstance(self._rule, Rule):

@@ -98,7 +98,8 @@ class Remote:
         if report.upload is None:
             return
         sha256 = report.upload.sha256
-        self._given[device] = Given(device, report.examples, report.steps, sha256)
+        scale = self._now.scale.get(device, 1.0)
+        self._given[device] = Given(device, report.examples, report.steps, sha256, scale)
         self._sharing.append(self._worker.submit(self._share_upload, device, sha256))
 
     async def update(self, devices: tuple[str, ...], fleet: tuple[str, ...]) -> Saved:

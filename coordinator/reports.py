@@ -7,15 +7,19 @@ from collections.abc import Mapping
 import msgspec
 
 from coordinator.journal import Result
-from edgepfl.wire import BlobRef, Commit, Report
+from edgepfl.wire import BlobRef, Commit, Failed, Progress, Report
 
 _WHY_LENGTH = 300  # characters of a reason that came from a device
 
 
-def verdict(report: Report, accepted: Mapping[str, int]) -> Commit:
+def verdict(work: Report | Progress | Failed, accepted: Mapping[str, int]) -> Commit:
     """What became of a report of a round that is over, for its device alone."""
-    counts = accepted.get(report.device) == report.round
-    return Commit(report.run, report.round, (report.device,) if counts else ())
+    return Commit(work.run, work.round, (work.device,) if is_accepted(work, accepted) else ())
+
+
+def is_accepted(work: Report | Progress | Failed, accepted: Mapping[str, int]) -> bool:
+    """Whether the device's report on that round counts already, so that what it says of it now is late."""
+    return accepted.get(work.device) == work.round
 
 
 def wording(why: str) -> str:
@@ -37,3 +41,8 @@ def result_of(report: Report) -> Result:
     return Result(
         report.round, report.device, report.examples, report.steps, report.metrics, report.seconds, report.kept
     )
+
+
+def counted(result: Result, number: int) -> Result:
+    """A result of a task of an earlier round, or this one, as it counts in the update of round ``number``."""
+    return msgspec.structs.replace(result, round=number, staleness=number - result.round)

@@ -6,32 +6,36 @@ journal gives the same state.
 
 Theory of operation::
 
-    SELECTING --enough devices--> REPORTING --all answered, or deadline--> REDUCING --stored--> COMMITTED
-        |                             |                                        |
-        |                             +------- too few, or the update failed --+---> ABANDONED
-        +-----------------------------+------- a person ends the run ----------+---> STOPPED
+    SELECTING --enough devices--> REPORTING --goal reported, all answered, or deadline--> REDUCING --stored--> COMMITTED
+        |                             |                                                      |
+        |                             +-- too few, or the update failed ---------------------+---> ABANDONED
+        |                             +-- too many cannot run the bundle ------------------------> HALTED
+        +-----------------------------+-- a person ends the run -----------------------------+---> STOPPED
 
-* **Selecting**: ready when ``goal`` devices are here, or when at least ``minimum`` have been here for ``gather``
-  seconds.  The service then chooses the cohort (:mod:`coordinator.cohort`) and says so with Chosen.
+* **Selecting**: ready when ``goal * over`` devices are here, or when at least ``minimum`` have been here for ``gather``
+  seconds.  The service then chooses the cohort (:mod:`coordinator.cohort`) and says so with Chosen.  Barred devices
+  (:mod:`coordinator.quarantine`) count only where the minimum cannot be reached without them, after ``gather``.
+* **Canaries**: where Chosen names some, only they get the task until one has shown that it works
+  (:mod:`coordinator.rollout`).
 * **Reporting**: every member has a *seat* with a lease.  Progress and Hello renew it.  A lease that runs out is
   answered once by sending the task again; the second time the seat is given up.  A report that comes after that still
   counts while the round is open: a slow device only looks dead.
 * A report counts once, and so does a failure: what a member says after either changes nothing.
-* **The end of reporting**: nobody works any more, or the deadline passed.  With ``minimum`` reports the round goes on
-  to REDUCING with exactly these, else it is abandoned.  Members whose seats were given up count as absent until they
-  say Hello, so that the next round does not wait for them.
+* **The end of reporting**: ``goal`` members reported, nobody works any more, or the deadline passed.  With ``minimum``
+  reports the round goes on to REDUCING with exactly these, else it is abandoned.  Whoever still works is released: that
+  is no failure.  Members whose seats were given up count as absent until they say Hello, so that the next round does
+  not wait for them.
 * **Reducing**: nothing but Stored, StoreFailed and Stopped matters any more.
-* ABANDONED and STOPPED change nothing: the next attempt starts from the same checkpoint.
+* ABANDONED, HALTED and STOPPED change nothing: the next attempt starts from the same checkpoint.
 * While the coordinator is cut off no time passes (the service does not say Ticked), and Reconnected renews every lease.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from dataclasses import replace
 from typing import TypeAlias, assert_never
 
+from coordinator import buffered, rollout
 from coordinator.events import (
     Abandon,
     Absent,
@@ -44,6 +48,7 @@ from coordinator.events import (
     Event,
     Failed,
     Fold,
+    Halt,
     Present,
     Progressed,
     Reconnected,
@@ -57,116 +62,33 @@ from coordinator.events import (
     StoreFailed,
     Suspect,
     Ticked,
+    Widen,
 )
+from coordinator.reasons import reporting, waiting
+from coordinator.seats import OPEN, Phase, Policy, Round, Seat, State, selected
 
-
-class Phase(StrEnum):
-    """Where a round stands."""
-
-    SELECTING = "selecting"
-    REPORTING = "reporting"
-    REDUCING = "reducing"
-    COMMITTED = "committed"
-    ABANDONED = "abandoned"
-    STOPPED = "stopped"
-
-
-class State(StrEnum):
-    """What a member of the cohort is doing."""
-
-    WORKING = "working"
-    REPORTED = "reported"
-    LOST = "lost"  # its lease ran out twice
-    FAILED = "failed"  # it said so, or its upload was refused
-
-
-@dataclass(frozen=True)
-class Policy:
-    """What a round waits for.
-
-    Attributes:
-        goal: devices to select.
-        minimum: reports below which the round is abandoned.
-        gather: seconds to wait for ``goal`` devices once ``minimum`` are here.
-        deadline: seconds from selection until the round ends with the reports it has.
-        lease: seconds without a sign of life after which a member is sent the task again, then given up.
-    """
-
-    goal: int
-    minimum: int
-    gather: float = 10.0
-    deadline: float = 3600.0
-    lease: float = 60.0
-
-
-@dataclass(frozen=True)
-class Seat:
-    """A member of the cohort.
-
-    Attributes:
-        state: what it is doing.
-        until: of WORKING, when its lease ends, in seconds of the coordinator's clock.
-        nudged: whether the task was sent again since its last sign of life.
-        why: of LOST and FAILED, for people.
-    """
-
-    state: State
-    until: float
-    nudged: bool = False
-    why: str = ""
-
-
-@dataclass(frozen=True)
-class Round:
-    """One attempt at one round.
-
-    Attributes:
-        number: 1 for the first round.
-        attempt: 0 for the first attempt.
-        policy: what it waits for.
-        phase: where it stands.
-        since: when the phase began, in seconds of the coordinator's clock.
-        present: the devices that could be selected, while SELECTING.
-        enough: since when at least ``minimum`` devices are here, None for not now.
-        seats: the cohort, by device.
-        joined: the devices that the run did not know before this attempt, chosen or not.
-        why: of ABANDONED, for people.
-    """
-
-    number: int
-    attempt: int
-    policy: Policy
-    phase: Phase = Phase.SELECTING
-    since: float = 0.0
-    present: frozenset[str] = frozenset()
-    enough: float | None = None
-    seats: Mapping[str, Seat] = field(default_factory=dict)
-    why: str = ""
-    joined: tuple[str, ...] = ()
-
-    def devices(self, state: State) -> tuple[str, ...]:
-        """The members in this state, in the order of their names."""
-        return tuple(sorted(device for device, seat in self.seats.items() if seat.state is state))
-
+__all__ = ["OPEN", "Phase", "Policy", "Round", "Seat", "State", "advance", "selected", "waiting"]
 
 Step: TypeAlias = tuple[Round, tuple[Effect, ...]]
 
 
 def advance(r: Round, event: Event) -> Step:
     """The next state and what to do about it.  Never raises on a late or repeated event."""
+    if r.policy.buffer and (step := buffered.advance(r, event)) is not None:
+        return step
     match event:
         case Present(device, at):
             return _present(r, device, at)
         case Absent(device, at):
             return _select(replace(r, present=r.present - {device}), at) if r.phase is Phase.SELECTING else (r, ())
-        case Chosen(devices, at, joined):
-            return _chosen(r, devices, at, joined)
-        case Progressed(device, at):
-            return _renew(r, device, at), ()
+        case Chosen(devices, at, joined, canaries):
+            return _chosen(r, devices, at, joined, canaries)
+        case Progressed(device, at, steps):
+            return _widen(_renew(r, device, at, steps), at)
         case Reported(device, at):
             return _reported(r, device, at)
-        case Failed(device, why, at):
-            return _failed(r, device, why, at)
+        case Failed(device, why, at, code):
+            return _failed(r, device, Seat(State.FAILED, at, why=why, code=code), at)
         case Ticked(at):
             return _ticked(r, at)
         case Resumed(at):
@@ -179,47 +101,11 @@ def advance(r: Round, event: Event) -> Step:
             assert_never(event)
 
 
-def waiting(r: Round) -> str:
-    """What the round waits for, for people."""
-    match r.phase:
-        case Phase.SELECTING:
-            here = len(r.present)
-            missing = r.policy.minimum - here
-            need = f"{missing} more needed" if missing > 0 else f"waiting up to {r.policy.gather:g} s for the rest"
-            return f"{here} of {r.policy.goal} devices are here, {need}"
-        case Phase.REPORTING:
-            return _waiting_reports(r)
-        case Phase.REDUCING:
-            return f"folding {len(r.devices(State.REPORTED))} uploads"
-        case Phase.COMMITTED:
-            return f"committed with {len(r.devices(State.REPORTED))} reports"
-        case Phase.ABANDONED:
-            return f"abandoned: {r.why}"
-        case Phase.STOPPED:
-            return "stopped by a person"
-
-
-def _waiting_reports(r: Round) -> str:
-    reported, working = r.devices(State.REPORTED), r.devices(State.WORKING)
-    text = f"{len(reported)} of {len(r.seats)} reported"
-    if working:
-        silent = [device for device in working if r.seats[device].nudged]
-        text += f", waiting for {_names(working)}"
-        text += f" (no sign of life from {_names(silent)})" if silent else ""
-    gone = [f"{device}: {seat.why}" for device, seat in sorted(r.seats.items()) if seat.why]
-    return text + (f"; without {_names(gone)}" if gone else "")
-
-
-def _names(devices: tuple[str, ...] | list[str], most: int = 3) -> str:
-    rest = len(devices) - most
-    return ", ".join(devices[:most]) + (f" and {rest} more" if rest > 0 else "")
-
-
 def _present(r: Round, device: str, at: float) -> Step:
     match r.phase:
         case Phase.SELECTING:
             return _select(replace(r, present=r.present | {device}), at)
-        case Phase.REPORTING if r.seats.get(device, Seat(State.REPORTED, 0)).state in {State.WORKING, State.LOST}:
+        case Phase.REPORTING if _is_open(r, device):
             # It may have restarted and lost the task; a device that has it answers with Progress.
             return _renew(r, device, at), (Resend(device),)
         case _:
@@ -227,43 +113,55 @@ def _present(r: Round, device: str, at: float) -> Step:
 
 
 def _select(r: Round, at: float) -> Step:
-    here = len(r.present)
-    if here < r.policy.minimum:
+    able = r.able
+    if len(able) < r.policy.minimum:
         return replace(r, enough=None), ()
     enough = at if r.enough is None else r.enough
     state = replace(r, enough=enough)
-    if here >= r.policy.goal or at - enough >= r.policy.gather:
-        return state, (Choose(tuple(sorted(r.present)), min(here, r.policy.goal)),)
+    full = len(able) >= r.policy.selected and able.isdisjoint(r.barred)
+    if full or at - enough >= r.policy.gather:
+        return state, (Choose(tuple(sorted(able)), min(len(able), r.policy.selected)),)
     return state, ()
 
 
-def _chosen(r: Round, devices: tuple[str, ...], at: float, joined: tuple[str, ...]) -> Step:
+def _chosen(r: Round, devices: tuple[str, ...], at: float, joined: tuple[str, ...], canaries: tuple[str, ...]) -> Step:
     if r.phase is not Phase.SELECTING:
         return r, ()
-    seats = {device: Seat(State.WORKING, at + r.policy.lease) for device in sorted(devices)}
-    return replace(r, phase=Phase.REPORTING, since=at, seats=seats, joined=joined), (Announce(tuple(seats)),)
+    seats = rollout.seat(devices, canaries, at + r.policy.lease)
+    state = replace(r, phase=Phase.REPORTING, since=at, seats=seats, joined=joined)
+    return state, (Announce(state.devices(State.WORKING)),)
 
 
-def _renew(r: Round, device: str, at: float) -> Round:
-    seat = r.seats.get(device)
-    if r.phase is not Phase.REPORTING or seat is None or seat.state not in {State.WORKING, State.LOST}:
+def _is_open(r: Round, device: str) -> bool:
+    return device in r.seats and r.seats[device].state in OPEN
+
+
+def _renew(r: Round, device: str, at: float, steps: int = 0) -> Round:
+    if r.phase is not Phase.REPORTING or not _is_open(r, device):
         return r
-    return _seat(r, device, Seat(State.WORKING, at + r.policy.lease))
+    return _seat(r, device, Seat(State.WORKING, at + r.policy.lease, steps=max(steps, r.seats[device].steps)))
+
+
+def _widen(r: Round, at: float) -> Step:
+    """Let the members that wait have the task, if it is their turn."""
+    devices = rollout.next_group(r)
+    return (rollout.widen(r, devices, at), (Widen(devices),)) if devices else (r, ())
 
 
 def _reported(r: Round, device: str, at: float) -> Step:
-    seat = r.seats.get(device)
-    if r.phase is not Phase.REPORTING or seat is None or seat.state in {State.REPORTED, State.FAILED}:
+    if r.phase is not Phase.REPORTING or not _is_open(r, device):
         return r, ()
-    state, effects = _maybe_end(_seat(r, device, Seat(State.REPORTED, at)), at)
+    state, effects = _maybe_end(_seat(r, device, Seat(State.REPORTED, at, steps=r.seats[device].steps)), at)
     return state, (Fold(device), *effects)
 
 
-def _failed(r: Round, device: str, why: str, at: float) -> Step:
-    seat = r.seats.get(device)
-    if r.phase is not Phase.REPORTING or seat is None or seat.state in {State.REPORTED, State.FAILED}:
+def _failed(r: Round, device: str, seat: Seat, at: float) -> Step:
+    if r.phase is not Phase.REPORTING or not _is_open(r, device):
         return r, ()
-    return _maybe_end(_seat(r, device, Seat(State.FAILED, at, why=why)), at)
+    state = _seat(r, device, replace(seat, steps=r.seats[device].steps))
+    if why := rollout.verdict(state):
+        return replace(state, phase=Phase.HALTED, since=at, why=why), (Halt(why),)
+    return _maybe_end(state, at)
 
 
 def _ticked(r: Round, at: float) -> Step:
@@ -283,24 +181,38 @@ def _ticked(r: Round, at: float) -> Step:
             state = _seat(state, device, replace(seat, until=at + r.policy.lease, nudged=True))
             nudges.append(Resend(device))
     after, effects = _maybe_end(state, at)
-    return after, effects if after.phase is not Phase.REPORTING else tuple(nudges)
+    return after, (*nudges, *effects) if after.phase is Phase.REPORTING else effects
 
 
 def _maybe_end(r: Round, at: float) -> Step:
-    """End the reporting if nobody works any more or its deadline passed."""
-    late = r.devices(State.WORKING)
-    if late and at - r.since < r.policy.deadline:
-        return r, ()
+    """End the reporting if it has its reports, if nobody works any more, or if its deadline passed."""
+    reported = r.devices(State.REPORTED)
+    full = len(reported) >= r.policy.goal
+    late = at - r.since >= r.policy.deadline and bool(r.devices(State.WORKING, State.WAITING))
+    if not full and not late:
+        state, effects = _widen(r, at)
+        if state.devices(State.WORKING):
+            return state, effects
     lost = r.devices(State.LOST)
     suspect = (Suspect(lost),) if lost else ()
-    reported = r.devices(State.REPORTED)
     if len(reported) < r.policy.minimum:
         when = f" at the deadline of {r.policy.deadline:g} s" if late else ""
-        why = f"{len(reported)} reports{when}, at least {r.policy.minimum} needed ({_waiting_reports(r)})"
+        why = f"{len(reported)} reports{when}, at least {r.policy.minimum} needed ({reporting(r)})"
         state, effects = _abandon(r, why, at)
         return state, (*suspect, *effects)
-    release = (Release(late, "the round ended at its deadline"),) if late else ()
-    return replace(r, phase=Phase.REDUCING, since=at), (*suspect, *release, Reduce(reported))
+    why = f"the round has its {r.policy.goal} reports" if full else "the round ended at its deadline"
+    state, release = _release(r, why)
+    return replace(state, phase=Phase.REDUCING, since=at), (*suspect, *release, Reduce(reported))
+
+
+def _release(r: Round, why: str) -> Step:
+    """Whoever has not answered yet need not any more."""
+    working = r.devices(State.WORKING)
+    seats = {
+        device: replace(seat, state=State.RELEASED, why=why) if seat.state in {State.WORKING, State.WAITING} else seat
+        for device, seat in r.seats.items()
+    }
+    return replace(r, seats=seats), (Release(working, why),) if working else ()
 
 
 def _resumed(r: Round, at: float) -> Step:
@@ -318,8 +230,11 @@ def _resumed(r: Round, at: float) -> Step:
 
 def _reconnected(r: Round, at: float) -> Round:
     """Nobody is here until a Hello says so; whoever works gets a new lease, and the round a new deadline."""
-    lease = Seat(State.WORKING, at + r.policy.lease)
-    seats = {device: lease if seat.state is State.WORKING else seat for device, seat in r.seats.items()}
+    until = at + r.policy.lease
+    seats = {
+        device: replace(seat, until=until, nudged=False) if seat.state is State.WORKING else seat
+        for device, seat in r.seats.items()
+    }
     match r.phase:
         case Phase.SELECTING:
             return replace(r, present=frozenset(), enough=None)
@@ -342,9 +257,8 @@ def _over(r: Round, event: Stored | StoreFailed | Stopped) -> Step:
 
 
 def _abandon(r: Round, why: str, at: float) -> Step:
-    working = r.devices(State.WORKING) if r.phase is Phase.REPORTING else ()  # else they are released already
-    release = (Release(working, "the round was abandoned"),) if working else ()
-    return replace(r, phase=Phase.ABANDONED, since=at, why=why), (*release, Abandon(why))
+    state, release = _release(r, "the round was abandoned") if r.phase is Phase.REPORTING else (r, ())
+    return replace(state, phase=Phase.ABANDONED, since=at, why=why), (*release, Abandon(why))
 
 
 def _seat(r: Round, device: str, seat: Seat) -> Round:

@@ -7,15 +7,16 @@ import math
 import torch
 
 from edgepfl import codec
+from edgepfl.coding import Coding
 from edgepfl.errors import CodecError
-from edgepfl.plan import Plan, Role
+from edgepfl.plan import Plan
 from edgepfl.tree import Trees
 from edgepfl.wire import Report
 
 _BLOCK = 1 << 17  # numbers in float64 at a time
 
 
-def check_report(report: Report, plan: Plan, *, steps: int, max_examples: int) -> None:
+def check_report(report: Report, plan: Plan, *, steps: int, max_examples: int, words: str = "") -> None:
     """Refuse a report whose upload is not worth fetching.
 
     Args:
@@ -23,6 +24,7 @@ def check_report(report: Report, plan: Plan, *, steps: int, max_examples: int) -
         plan: what was declared.
         steps: that the round has; 0 where it trains nothing.
         max_examples: the most that a device may claim; they are the weight of its upload.
+        words: the run's codec.
 
     Raises:
         CodecError: no upload where one is due, one where none is, one longer than what was declared can be, or one made
@@ -43,27 +45,26 @@ def check_report(report: Report, plan: Plan, *, steps: int, max_examples: int) -
         raise CodecError(f"it claims {report.steps} steps, and the round has {steps}", where=where)
     if report.examples > max_examples:
         raise CodecError(f"it claims {report.examples} examples, at most {max_examples} are allowed", where=where)
-    most = codec.HEADER_LIMIT + sum(
-        spec.nbytes for slot in plan.by_role(Role.UP).values() for spec in slot.tensors.values()
-    )
+    most = Coding(words, plan).size.bytes
     if report.upload.size > most:
         raise CodecError(f"an upload of {report.upload.size} bytes, at most {most} are possible", where=where)
 
 
-def screen(data: codec.Buffer, plan: Plan, *, device: str, max_norm: float) -> Trees:
+def screen(data: codec.Buffer, plan: Plan, *, device: str, max_norm: float, words: str = "") -> Trees:
     """The UP slots of an upload.
 
     Args:
-        data: the bytes, by :mod:`edgepfl.codec`; if they can be written to, what is given are views of them.
+        data: the bytes; without a codec, and if they can be written to, what is given are views of them.
         plan: what was declared.
         device: who sent it, for the error.
-        max_norm: the greatest Euclidean norm that a slot may have.
+        max_norm: the greatest Euclidean norm that a slot may have, as it is after decoding.
+        words: the run's codec; without one the bytes are by :mod:`edgepfl.codec`.
 
     Raises:
         CodecError: not the declared tensors, not finite, or above the norm.
     """
     where = f"upload of {device}"
-    trees = codec.decode(data, {name: slot.tensors for name, slot in plan.by_role(Role.UP).items()}, where=where)
+    trees = Coding(words, plan).decode(data, where=where)
     for slot, tree in trees.items():
         norms = {name: _norm(tensor) for name, tensor in tree.items()}
         if wrong := [name for name, norm in norms.items() if not math.isfinite(norm)]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
@@ -17,34 +18,43 @@ from pathlib import Path
 from types import MappingProxyType
 
 import msgspec
+from msgspec import UNSET
 
-from coordinator import updater
+from coordinator import identity, orphans, updater
 from coordinator.active import ActiveRun
 from coordinator.admission import runnable
 from coordinator.arithmetic import Arithmetic, Local
+from coordinator.attribution import attributed
 from coordinator.checkpoint import Vault
-from coordinator.config import RunConfig
+from coordinator.conditions import is_to_ask, roll_call, with_unmet
+from coordinator.config import RunConfig, TransferTable
+from coordinator.describing import Describer
 from coordinator.desk import Desk
 from coordinator.devices import Fleet, doubt, farewell, repeats, welcome
 from coordinator.journal import Checkpoint, Journal, RunRow, Status
 from coordinator.members import Hubs, silenced
 from coordinator.orders import Aggregation, Aggregators
 from coordinator.remote import Remote
-from coordinator.reports import verdict
-from coordinator.status import RunStatus, Totals, status_of, totals
+from coordinator.roster import Background, roster
+from coordinator.status import RunStatus, Totals, status_of, totals, with_busy
 from coordinator.storage.depot import GRACE, Depot, collect
 from coordinator.uploads import News, Uploads
 from edgepfl import wire
 from edgepfl.bundle import pack, unpack
 from edgepfl.bus import Arrived, Bus, Connected, Disconnected
+from edgepfl.bus._files import make_directory
 from edgepfl.bus.chunks import Sender
 from edgepfl.bus.lock import ProcessLock
+from edgepfl.bus.outflow import AGAIN, Outflow
+from edgepfl.bus.refusals import Refusals
+from edgepfl.eligibility import Conditions
 from edgepfl.errors import BusError, EdgepflError, RunError, StoreError, WireError
 from edgepfl.plan import Plan
 from edgepfl.topics import Address, Chunk, FromAggregator, FromDevice, ToAll, ToDevice, Topics, check_name
-from edgepfl.wire import Commit, Failed, Gone, Hello, Message, Need, Progress, Report, RollCall
+from edgepfl.wire import CHUNK, Cancel, Failed, Gone, Hello, Message, Need, Progress, Report, RollCall, Stopped, Task
 
 log = logging.getLogger(__name__)
+AHEAD = 64  # chunks with the bus: whole fleets wait for them
 SOON = 0.005  # seconds: no timer is shorter
 TICK = 0.5  # seconds between looks at leases and deadlines
 
@@ -60,6 +70,7 @@ class Coordinator:
         hubs: devices that are hubs, and the most devices that each may report for.
         aggregation: that aggregators do the mathematics; None: this process does.
         shared: a store with a copy of every blob, from which lost ones come back; None: the directory alone.
+        transfer: how blobs are transferred.
         clock: seconds that never go back.
 
     Raises:
@@ -76,6 +87,7 @@ class Coordinator:
         hubs: Hubs = MappingProxyType({}),
         aggregation: Aggregation | None = None,
         shared: Depot | None = None,
+        transfer: TransferTable = TransferTable(),  # noqa: B008  it is frozen
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._topics = Topics(fleet)
@@ -83,10 +95,14 @@ class Coordinator:
         self._clock = clock
         self._lock = _locked(state)
         self.journal = Journal(state / "journal.db")
-        self.vault = Vault.at(state, shared)
-        self._sender = Sender(self.vault.offered.local)
-        self._uploads = Uploads(self.vault.private.local)
+        self.vault = Vault.at(state, shared, transfer.room)
+        self._transfer = transfer
+        self._outflow = Outflow(Sender(self.vault.offered.local), bus, self._chunk_topic, qos=0, ahead=AHEAD)
+        self._describer = Describer(self.vault.offered.local)
+        self._uploads = Uploads(self.vault.private.local, transfer.under_way_mib << 20)
         self._fleet = Fleet()
+        self._refused = Refusals()
+        self._names: identity.Names = {}
         self._connected = False
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="reduction")
         self._changed = asyncio.Event()
@@ -141,6 +157,8 @@ class Coordinator:
         run = ActiveRun(row, first, self._desk)
         self.journal.create(row, first)
         self._run = run
+        if config.conditions is not None:
+            self._send(ToAll(RollCall.KIND), roll_call(config.conditions))
         with self._or_break():
             run.resume()
         return row.id
@@ -157,8 +175,12 @@ class Coordinator:
             self._active.stop()
         self._aggregators.dismiss()
 
-    def status(self, run: str = "") -> RunStatus:
+    def status(self, run: str = "", *, detailed: bool = True) -> RunStatus:
         """Where a run stands; the newest if none is named.
+
+        Args:
+            run: its id.
+            detailed: say of each device what it is doing.
 
         Raises:
             RunError: there is no such run.
@@ -170,6 +192,16 @@ class Coordinator:
         self._totals = totals(self.journal, row.id, checkpoint.round, self._totals)
         open_round = self._active.round if self._is_active(row.id) else None
         found = status_of(row, checkpoint, self._totals, self._fleet, open_round)
+        found = msgspec.structs.replace(
+            found, refused=dict(self._refused.counts), doubled=identity.doubled(self._names, self._clock())
+        )
+        background = Background()
+        if open_round is not None:
+            background = self._active.background(self._uploads.arriving)
+            found = with_busy(with_unmet(found, self._fleet, row.config.conditions), background, open_round)
+        if detailed:
+            devices = roster(self._fleet, open_round, background, self._clock())
+            found = msgspec.structs.replace(found, devices=devices)
         if open_round is not None and self._aggregators.waiting:
             return msgspec.structs.replace(found, waiting=f"{found.waiting}; the aggregators have an order")
         return found
@@ -178,7 +210,7 @@ class Coordinator:
         """The status of a run after each change, until it ends."""
         while True:
             changed = self._changed
-            now = self.status(run)
+            now = self.status(run, detailed=False)
             yield now
             if now.status != Status.RUNNING:
                 return
@@ -271,6 +303,8 @@ class Coordinator:
         if self._run is not None:
             self._run.tick()
         self._aggregators.look()
+        for device in self._refused.back(self._clock()):
+            self._send(ToDevice(device, RollCall.KIND), roll_call(self._asked))
         self._pump()
         self._tidy()
 
@@ -290,7 +324,7 @@ class Coordinator:
             case Disconnected(reason):
                 log.warning("disconnected (%s)", reason)
                 self._connected = False
-                self._fleet = doubt(self._fleet, tuple(self._fleet.devices))
+                self._fleet = doubt(self._fleet, tuple(self._fleet.devices), self._clock())
                 self._tell()
             case Arrived(topic, payload):
                 self._arrived(topic, payload)
@@ -301,29 +335,43 @@ class Coordinator:
         if self._run is not None:
             self._run.reconnected()
         self._aggregators.repeat()
-        self._send(ToAll(RollCall.KIND), RollCall(secrets.randbits(32)))
+        self._send(ToAll(RollCall.KIND), roll_call(self._asked))
         self._uploads.ask_again(self._clock())
+        self._outflow.forget()
         self._pump()
 
     def _arrived(self, topic: str, payload: bytes) -> None:
-        match self._topics.parse(topic):
+        address = self._topics.parse(topic)
+        if isinstance(address, Chunk | FromDevice) and self._refused.unread(address.device, self._clock()):
+            return
+        match address:
             case Chunk(sha16, index, device) if device:
+                wrong = self._uploads.wrong
                 self._heard(self._uploads.chunk(device, sha16, index, payload, self._clock()))
+                if self._uploads.wrong > wrong:
+                    self._refuse(device, WireError("not what its report says", where=topic, reason="chunk"))
                 self._pump()
             case FromDevice(device, _):
                 try:
-                    message = _from(device, wire.decode(payload, where=topic))
+                    message = attributed(device, wire.decode(payload, where=topic))
                 except WireError as error:
-                    log.warning("ignored: %s", error)
+                    self._refuse(device, error)
                     return
                 self._message(device, message)
             case FromAggregator():
                 try:
                     self._aggregators.heard(wire.decode(payload, where=topic))
                 except WireError as error:
-                    log.warning("ignored: %s", error)
+                    self._refuse("", error)
             case _:
-                log.warning("nothing to do with topic %r", topic)
+                self._refuse("", WireError("nothing to do with this topic", where=repr(topic), reason="topic"))
+
+    def _refuse(self, device: str, why: WireError) -> None:
+        """Count a message that cannot be used, and tell of the first ones."""
+        if self._refused.count(device, why.reason, self._clock()):
+            log.warning("%s sent too much that cannot be used: it is not read for a while", device)
+        elif self._refused.worth_telling(why.reason):
+            log.warning("ignored: %s", why)
 
     def _message(self, device: str, message: Message) -> None:
         match message:
@@ -332,31 +380,49 @@ class Coordinator:
             case Gone():
                 self._gone(message)
             case Need():
-                self._offer(message)
+                self._outflow.needed(message, self._clock())
+                self._pump()
             case Report():
                 self._report(message)
-            case Progress() if self._is_active(message.run):
-                self._active.progressed(device, message.round, message.attempt)
-            case Failed() if self._is_active(message.run):
-                why = f"{message.code}: {message.detail}"
-                self._active.failed(device, message.round, message.attempt, why)
+            case Progress() | Failed() if self._is_active(message.run):
+                self._active.heard(message)
+            case Stopped() if self._is_active(message.run):
+                self._active.stopped(message)
+            case Progress() | Failed():
+                self._send(ToDevice(device, Cancel.KIND), orphans.outside(message, self.journal))
             case _:
                 log.info("a %s of %s came to nothing", message.KIND, device)
 
     def _hello(self, hello: Hello) -> None:
         now = self._clock()
+        if self._is_second(hello, now):
+            return
         if repeats(self._fleet, hello, now):
             return
+        must_ask = is_to_ask(self._fleet, hello, self._asked)
         self._fleet = welcome(self._fleet, hello, now)
         log.info("%s is here with %d examples", hello.device, hello.examples)
         if why := silenced(hello, self._desk.hubs):
             log.warning("%s takes no part: %s", hello.device, why)
+        if must_ask:
+            self._send(ToDevice(hello.device, RollCall.KIND), roll_call(self._asked))
         if self._run is not None:
             self._run.hello(hello.device)
         self._tell()
 
+    def _is_second(self, hello: Hello, now: float) -> bool:
+        """Whether it comes from an agent whose name another one has; it is told to end, and the other one is here."""
+        self._names, refused = identity.hear(self._names, hello, now)
+        if refused is None:
+            return False
+        log.error("%s: %s", hello.device, refused.why)
+        self._send(ToDevice(hello.device, refused.KIND), refused)
+        self._fleet = doubt(self._fleet, (hello.device,))  # until the other one says Hello
+        self._tell()
+        return True
+
     def _gone(self, gone: Gone) -> None:
-        self._fleet = farewell(self._fleet, gone)
+        self._fleet = farewell(self._fleet, gone, self._clock())
         known = self._fleet.devices.get(gone.device)
         if self._run is not None and known is not None and not known.present:
             self._run.absent(gone.device)
@@ -364,7 +430,8 @@ class Coordinator:
 
     def _report(self, report: Report) -> None:
         if not self._is_active(report.run):
-            self._answer_ended(report)
+            answer = orphans.outside(report, self.journal)
+            self._send(ToDevice(report.device, answer.KIND), answer)
         elif not self._active.expects(report):
             self._active.answer(report)
         elif why := self._active.refusal(report):
@@ -384,27 +451,22 @@ class Coordinator:
             if self._active.expects(report):
                 self._active.reported(report)
 
-    def _answer_ended(self, report: Report) -> None:
-        """A device asks what became of its report after the run's end."""
-        if self.journal.run(report.run) is None:
-            log.warning("%s reports for run %r, which is not ours", report.device, report.run)
-            return
-        self._send(ToDevice(report.device, Commit.KIND), verdict(report, self.journal.accepted(report.run)))
-
     # What goes out.
 
-    def _offer(self, need: Need) -> None:
-        for index, data in self._sender.requested(need, self._clock()):
-            self._bus.publish(self._topics.build(Chunk(need.sha256[:16], index)), data, qos=0)
+    def _chunk_topic(self, sha16: str, index: int) -> str:
+        return self._topics.build(Chunk(sha16, index))
 
     def _pump(self) -> None:
-        """Ask the devices for the chunks of the uploads that are due, and again when the next ones are."""
+        """Ask for the chunks of the uploads that are due, send those that wait, and again when it is time."""
+        self._outflow.pump(self._clock())
         for device, need in self._uploads.due(self._clock()):
             self._send(ToDevice(device, Need.KIND), need)
         if self._pumping is not None:
             self._pumping.cancel()
             self._pumping = None
         due = self._uploads.next_due
+        if self._outflow.waiting:
+            due = min(due or math.inf, self._clock() + AGAIN)
         if due is not None and self._connected:
             wait = max(SOON, due - self._clock())
             self._pumping = asyncio.get_running_loop().call_later(wait, self._pump_on)
@@ -417,19 +479,27 @@ class Coordinator:
 
     def _suspect(self, devices: tuple[str, ...]) -> None:
         """Take silent devices for absent; those that are only slow answer."""
-        self._fleet = doubt(self._fleet, devices)
+        self._fleet = doubt(self._fleet, devices, self._clock())
         for device in devices:
-            self._send(ToDevice(device, RollCall.KIND), RollCall(secrets.randbits(32)))
+            self._send(ToDevice(device, RollCall.KIND), roll_call(self._asked))
 
     def _forget(self) -> None:
         self._uploads.keep(lambda report: self._run is not None and self._run.expects(report))
 
     def _send(self, address: Address, message: Message) -> None:
+        if isinstance(message, Task):
+            message = self._describer.fitted(message, self._chunk_for(message))
         try:
             if not self._bus.publish(self._topics.build(address), wire.encode(message)):
                 log.warning("a %s was not sent: not connected, or too much is queued", message.KIND)
         except BusError as error:
             log.error("a %s was not sent: %s", message.KIND, error)  # noqa: TRY400  no fault of ours to trace
+
+    def _chunk_for(self, task: Task) -> int:
+        """Bytes of the chunks of a task's blobs: as the slowest link of its cohort wishes."""
+        hellos = [known.hello for member in task.cohort if (known := self._fleet.devices.get(member.device))]
+        wishes = [CHUNK if hello.chunk is UNSET else hello.chunk for hello in hellos]
+        return self._transfer.chunk(None, known=min(wishes, default=CHUNK), most=self._bus.largest)
 
     def _tell(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
@@ -464,6 +534,11 @@ class Coordinator:
         return self._run is not None and self._run.row.id == run and not self._run.ended
 
     @property
+    def _asked(self) -> Conditions | None:
+        """What the active run asks of its devices."""
+        return None if self._run is None or self._run.ended else self._run.row.config.conditions
+
+    @property
     def _active(self) -> ActiveRun:
         if self._run is None:
             raise RunError("no run is active")
@@ -472,16 +547,8 @@ class Coordinator:
 
 def _locked(state: Path) -> ProcessLock:
     try:
-        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directory(state, 0o700)
         state.chmod(0o700)  # it may have been there: only its owner may control the service or read what devices said
     except OSError as error:
         raise StoreError(f"it cannot be made ({error.strerror})", where=str(state)) from error
     return ProcessLock(state / "lock", subject=state, holder="coordinator")
-
-
-def _from(device: str, message: Message) -> Message:
-    """The message, if it says that it is from the device under whose topic it came."""
-    claimed = getattr(message, "device", device)
-    if claimed != device:
-        raise WireError(f"it says it is from {claimed}", where=f"a message of {device}")
-    return message

@@ -11,7 +11,10 @@ import msgspec
 from coordinator import rounds
 from coordinator.devices import Fleet
 from coordinator.journal import Checkpoint, Journal, Result, RunRow
-from coordinator.rounds import Round
+from coordinator.lateness import BufferStatus, Lateness, buffer_status, lateness
+from coordinator.reasons import names
+from coordinator.roster import Background, DeviceStatus
+from coordinator.rounds import Phase, Round
 
 
 class RunStatus(msgspec.Struct, frozen=True):
@@ -25,11 +28,16 @@ class RunStatus(msgspec.Struct, frozen=True):
         rounds: training rounds in all.
         phase: of the open round; empty when none is.
         waiting: what it waits for.
-        devices: who is here.
+        here: who is here.
         metrics: means over the devices of the last committed round that had them.
         state_sha256: digest of the server's state after the last committed round.
         bytes_in: at the coordinator's socket, over all committed rounds.
         bytes_out: likewise.
+        doubled: devices whose name two agents have, and what to do about it.
+        devices: what each device is doing, and why; left out while watching, where it would be too much.
+        buffer: of a buffered run, see :mod:`coordinator.lateness`.
+        refused: messages that could not be used, by reason, since the coordinator's start.
+        unmet: the devices that are here and cannot take part just now, and why.
     """
 
     run: str
@@ -39,11 +47,16 @@ class RunStatus(msgspec.Struct, frozen=True):
     rounds: int
     phase: str
     waiting: str
-    devices: tuple[str, ...]
+    here: tuple[str, ...]
     metrics: dict[str, float]
     state_sha256: str
     bytes_in: int = 0
     bytes_out: int = 0
+    doubled: dict[str, str] = {}
+    devices: tuple[DeviceStatus, ...] = ()
+    buffer: BufferStatus | None = None
+    refused: dict[str, int] = {}
+    unmet: dict[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -55,6 +68,7 @@ class Totals:
     metrics: Mapping[str, float] = field(default_factory=dict)
     bytes_in: int = 0
     bytes_out: int = 0
+    lateness: Lateness | None = None
 
 
 def totals(journal: Journal, run: str, round_: int, before: Totals) -> Totals:
@@ -63,13 +77,14 @@ def totals(journal: Journal, run: str, round_: int, before: Totals) -> Totals:
         before = Totals(run)
     if before.round == round_:
         return before
-    costs = journal.costs(run, before.round).values()
+    costs, results = journal.costs(run, before.round).values(), journal.results(run, before.round)
     return Totals(
         run,
         round_,
-        {**before.metrics, **means(journal.results(run, before.round))},
+        {**before.metrics, **means(results)},
         before.bytes_in + sum(cost.bytes_in for cost in costs),
         before.bytes_out + sum(cost.bytes_out for cost in costs),
+        lateness(results, before.lateness),
     )
 
 
@@ -83,12 +98,21 @@ def status_of(row: RunRow, checkpoint: Checkpoint, sums: Totals, fleet: Fleet, o
         rounds=row.config.rounds,
         phase=open_round.phase.value if open_round is not None else "",
         waiting=rounds.waiting(open_round) if open_round is not None else "",
-        devices=tuple(sorted(name for name, known in fleet.devices.items() if known.present)),
+        here=tuple(sorted(name for name, known in fleet.devices.items() if known.present)),
         metrics=dict(sums.metrics),
         state_sha256=checkpoint.state,
         bytes_in=sums.bytes_in,
         bytes_out=sums.bytes_out,
+        buffer=buffer_status(row.config.buffer, min(checkpoint.round, row.config.rounds), sums.lateness, open_round),
     )
+
+
+def with_busy(status: RunStatus, background: Background, open_round: Round) -> RunStatus:
+    """The status with whose old work is waited for, while devices are selected."""
+    if open_round.phase is not Phase.SELECTING or not background.busy.works:
+        return status
+    text = f"{status.waiting}; still ending work of before: {names(sorted(background.busy.works))}"
+    return msgspec.structs.replace(status, waiting=text)
 
 
 def means(results: tuple[Result, ...]) -> dict[str, float]:

@@ -91,6 +91,9 @@ def make(
         patience=config.patience,
         settings=dict(settings),
         grid=grid,
+        codec=config.codec,
+        conditions=config.conditions,
+        amends=algorithm.amended if config.codec else (),
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from edgepfl.bus.blobs import BlobStore
-from edgepfl.bus.chunks import Receiver
+from edgepfl.bus.chunks import UNDER_WAY, Receiver
 from edgepfl.errors import TransferError
 from edgepfl.wire import BlobRef, Need, Report
 
@@ -46,20 +46,43 @@ class _Coming:
 class Uploads:
     """The reports whose uploads are still coming.
 
+    What many devices would send at once is asked for a few at a time.  Chunks are not copied from other uploads: a
+    device that has only heard of a digest would get the bytes of another device counted as its own.
+
     Args:
         blobs: where the uploads go.
+        under_way: bytes that are asked for at once; the other uploads wait their turn.
     """
 
-    def __init__(self, blobs: BlobStore) -> None:
-        self._receiver = Receiver(blobs)
+    def __init__(self, blobs: BlobStore, under_way: int = UNDER_WAY) -> None:
+        self._receiver = Receiver(blobs, under_way=under_way)
         self._coming: dict[str, _Coming] = {}  # by the first 16 digits of the digest
+
+    @property
+    def waiting(self) -> int:
+        """How many reports' uploads wait until others are here."""
+        return sum(len(self._coming[sha256[:16]].reports) for sha256 in self._receiver.waiting)
+
+    @property
+    def arriving(self) -> dict[str, tuple[int, int]]:
+        """By device, how many chunks of its upload are here, and of how many."""
+        return {
+            device: (self._receiver.here(coming.ref.sha256), -(-coming.ref.size // coming.ref.chunk))
+            for coming in self._coming.values()
+            for device in coming.reports
+        }
 
     def take(self, report: Report, ref: BlobRef, now: float) -> News:
         """A report came whose upload is ``ref``: perhaps for the first time, perhaps repeated.
 
+        An upload for which there is no room is refused before its first chunk.
+
         Raises:
             StoreError: the store failed.
         """
+        coming = self._coming.get(ref.sha256[:16])
+        if coming is not None and (coming.ref.sha256, coming.ref.size) == (ref.sha256, ref.size):
+            ref = coming.ref if coming.ref.chunk != ref.chunk else ref  # in chunks as its first sender likes them
         before = self._leave(report.device, ref)
         try:
             here = self._receiver.want(ref, now)
@@ -70,6 +93,8 @@ class Uploads:
             return News(complete=(*others, report))
         coming = self._coming.setdefault(ref.sha256[:16], _Coming(ref))
         coming.reports[report.device] = report
+        if before == ref:  # its device was cut off, or has been asked: what was under way may be lost
+            self._receiver.ask_again(now, ref.sha256)
         moved = self._receiver.here(ref.sha256) > coming.here or not coming.asked
         return self._alive(coming, report) if before is None or (before == ref and moved) else News()
 
@@ -79,16 +104,23 @@ class Uploads:
         Raises:
             StoreError: the store failed.
         """
+        coming = self._coming.get(sha16)
+        if coming is None or device not in coming.reports:
+            return News()
         try:
             complete = self._receiver.chunk(sha16, index, data, now)
         except TransferError as error:
             return News(wrong=self._finished(sha16), why=str(error))
         if complete is not None:
             return News(complete=self._finished(sha16))
-        coming = self._coming.get(sha16)
-        if coming is None or device not in coming.reports or self._receiver.here(coming.ref.sha256) == coming.here:
+        if self._receiver.here(coming.ref.sha256) == coming.here:
             return News()
         return self._alive(coming, coming.reports[device])
+
+    @property
+    def wrong(self) -> int:
+        """Chunks that came and are not what their report says."""
+        return self._receiver.wrong
 
     def due(self, now: float) -> list[tuple[str, Need]]:
         """(device, what to ask it for) now."""

@@ -6,6 +6,7 @@ from typing import TextIO
 
 import msgspec
 
+from coordinator import lateness
 from coordinator.journal import Status
 from coordinator.rounds import Phase
 from coordinator.status import RunStatus
@@ -52,9 +53,20 @@ class Watch:
         self._shown = key
 
 
+def text_of(status: RunStatus) -> str:
+    """A status as a line for people, and a line for each device."""
+    width = max((len(device.name) for device in status.devices), default=0)
+    lines = [f"  {device.name:{width}}  {device.state:11}  {device.why}" for device in status.devices]
+    return "\n".join([line_of(status), *lines])
+
+
 def line_of(status: RunStatus) -> str:
     """A status as one line for people."""
     metrics = "".join(f"  {name} {status.metrics[name]:.3f}" for name in _SHOWN if name in status.metrics)
     about = status.waiting or status.why or f"model {status.state_sha256[:16]}"
+    if status.buffer is not None and (late := lateness.line(status.buffer)):
+        metrics += f"  {late}"
+    if status.doubled:
+        about += f"; two agents have one name: {', '.join(status.doubled)}"
     done = min(status.round, status.rounds)
     return f"{status.run}  {status.status}  round {done}/{status.rounds}{metrics}  {about}"

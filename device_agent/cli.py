@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 
 from device_agent import footprint, models, sources
+from device_agent.conditions import Sensors
+from device_agent.conditions_sampler import Sampler
 from device_agent.config import AgentConfig, load
 from device_agent.runners.choice import choose
 from device_agent.service import AgentService, Place, will
+from device_agent.store import Store
 from device_agent.work import Workshop
+from edgepfl.bus.heap import give_back_large_blocks
 from edgepfl.bus.lifetime import settings_file, until_signal
 from edgepfl.bus.mqtt import MqttBus
 from edgepfl.bus.settings import mqtt_settings
@@ -32,6 +38,15 @@ _EPILOG = """agent.toml:
   [runtime]                            # optional
   kind = "onnx"                        # or "executorch": see edgepfl build-runner
   threads = 1
+  [work]                               # optional
+  checkpoint_seconds = 60              # a power cut costs no more training than this; 0: all of the round
+  [transfer]                           # optional: see docs/transfer.md
+  chunk_kib = 0                        # 16 to 256; 0: what the link carries in a second
+  quota_mib = 0                        # of models and uploads on the disk; 0: no limit
+  reserve_mib = 64                     # of the disk that stay free for others
+  [conditions]                         # optional: what you know better than the device, see docs/eligibility.md
+  metered = true                       # its traffic is paid for by the byte; likewise wifi and powered
+  every = 5                            # seconds between two looks at its sensors, while a run asks
 """
 
 
@@ -43,34 +58,74 @@ def agent(arguments: list[str]) -> int:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    asyncio.run(_serve(load(settings_file(parser, arguments))))
+    config = load(settings_file(parser, arguments))
+    give_back_large_blocks()
+    asyncio.run(_serve(config))
     return 0
 
 
 def model(arguments: list[str]) -> int:
-    """Write the model that a device ended with."""
+    """Write the model that a device ended with, tell what it has of each run, or delete that."""
     parser = argparse.ArgumentParser(
         prog="edgepfl model",
-        description="Write the personal model of this device, as the last run left it, to a safetensors file. "
-        "The agent may be running.",
+        description="Write the personal model of this device, as the last run left it, to a safetensors file; or see "
+        "and delete what the device keeps of each run.",
     )
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the agent's settings")
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the file to write")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="the file to write the model to; the agent may be running"
+    )
+    what.add_argument("--list", action="store_true", help="what is kept of each run; the agent may be running")
+    what.add_argument(
+        "--forget",
+        metavar="RUN",
+        help="delete all that is kept of a run: personal state, reports and model. Stop the agent before. A device "
+        "that forgets a run that goes on takes part in it like a new one",
+    )
+    parser.add_argument("--json", action="store_true", help="with --list: one JSON array, for scripts")
     words = parser.parse_args(arguments)
-    served = models.newest(Path(load(words.config).state) / "store.db")
-    try:
-        words.output.write_bytes(served.data)
-    except OSError as error:
-        raise ConfigError(f"it cannot be written ({error.strerror})", where=str(words.output)) from error
-    print(f"{words.output}: the model of run {served.run}, {len(served.data)} bytes")
+    store = Path(load(words.config).state) / "store.db"
+    if words.list:
+        _list(models.held(store), as_json=words.json)
+    elif words.forget is not None:
+        _forget(store, words.forget)
+    else:
+        _write(models.newest(store), words.output)
     return 0
+
+
+def _write(served: models.Served, output: Path) -> None:
+    try:
+        output.write_bytes(served.data)
+    except OSError as error:
+        raise ConfigError(f"it cannot be written ({error.strerror})", where=str(output)) from error
+    print(f"{output}: the model of run {served.run}, {len(served.data)} bytes")
+
+
+def _list(runs: list[models.Held], *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps([asdict(run) for run in runs]))
+        return
+    for run in runs:
+        notes = ["a report waits"] * run.waiting + ["a model that predicts"] * run.serves
+        about = f"settled round {run.settled}" if run.settled >= 0 else "no settled round"
+        print(f"{run.run:<40}  {', '.join([about, *notes])}, {run.size} bytes")
+
+
+def _forget(store: Path, run: str) -> None:
+    if run not in {each.run for each in models.held(store)}:
+        raise ConfigError(f"nothing is kept of run {run!r}", where=str(store), remedy="See --list")
+    with Store(store) as opened:
+        opened.forget(run)
+    print(f"{run}: forgotten")
 
 
 async def _serve(config: AgentConfig) -> None:
     examples = sources.load(config.data)
     choice = choose(config.runtime)
-    place = Place.open(Path(config.state))
-    number = place.store.next_session()
+    place = Place.open(Path(config.state), config.transfer.room)
+    number = place.next_session()
     logging.getLogger(__name__).info(
         "device %s of fleet %s: trains on %d examples and tests on %d%s; on %s; session %d",
         config.device,
@@ -81,7 +136,8 @@ async def _serve(config: AgentConfig) -> None:
         choice.version,
         number,
     )
-    with place.store, ThreadPoolExecutor(1, thread_name_prefix="work") as pool:
+    sensors = Sampler(Sensors(Path(config.state), config.conditions), config.conditions.every)
+    with place.store, ThreadPoolExecutor(1, thread_name_prefix="work") as pool, sensors:
         service = AgentService(
             config.device,
             config.fleet,
@@ -92,5 +148,9 @@ async def _serve(config: AgentConfig) -> None:
             # Memory is scarce on a board.
             workshop=Workshop(choice.runner, runtime=choice.runtime, most=1, tidy=footprint.trim),
             pool=pool,
+            transfer=config.transfer,
+            checkpoint_seconds=config.work.checkpoint_seconds,
+            sensors=sensors,
+            sense_every=config.conditions.every,
         )
         await until_signal(service.run())

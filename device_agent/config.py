@@ -23,6 +23,18 @@
     threads = 1
     spin = false                            # of onnx
     library = "runner"                      # of executorch: the folder that build-runner made
+
+    [transfer]                              # see edgepfl.bus.transfer
+    chunk_kib = 0
+    quota_mib = 0
+    reserve_mib = 64
+
+    [work]
+    checkpoint_seconds = 60                 # a power cut costs no more training than this; 0: all of the round
+
+    [conditions]                            # what the device cannot measure itself, for a run that asks
+    metered = true
+    every = 5
 """
 
 from __future__ import annotations
@@ -34,6 +46,7 @@ import msgspec
 from msgspec import Meta
 
 from edgepfl.bus.settings import Broker, anchored, broker_in, read
+from edgepfl.bus.transfer import Transfer
 from edgepfl.errors import ConfigError
 from edgepfl.topics import check_name
 
@@ -73,6 +86,33 @@ class RuntimeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     library: str = ""
 
 
+class ConditionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``[conditions]``: what the owner knows better than the sensors; None: they are asked.
+
+    Attributes:
+        metered: whether its traffic is paid for by the byte.
+        wifi: whether it is connected by Wi-Fi or cable.
+        powered: whether it is on external power; for a board on a battery that the system does not know.
+        every: seconds between two looks at the sensors, while a run has conditions.
+    """
+
+    metered: bool | None = None
+    wifi: bool | None = None
+    powered: bool | None = None
+    every: Annotated[float, Meta(ge=0.1, le=3600)] = 5.0
+
+
+class WorkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``[work]``: how tasks are done.
+
+    Attributes:
+        checkpoint_seconds: of training between two checkpoints, from which a round goes on after a power cut; 0 for
+            none.  Each writes what the run's model and personal state take, some MB, and wears the card so much.
+    """
+
+    checkpoint_seconds: Annotated[float, Meta(ge=0, le=86400)] = 60.0
+
+
 class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The whole file; after :func:`load` its paths are absolute.
 
@@ -83,6 +123,9 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         data: where the examples come from.
         state: directory of the store.
         runtime: how the machine is used.
+        work: how tasks are done.
+        conditions: what is known of the device without measuring it.
+        transfer: how blobs are transferred, and how much of the disk they may use.
     """
 
     device: str
@@ -91,6 +134,9 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     data: DataSettings
     state: Text = "state"
     runtime: RuntimeSettings = RuntimeSettings()
+    work: WorkSettings = WorkSettings()
+    conditions: ConditionSettings = ConditionSettings()
+    transfer: Transfer = Transfer()
 
 
 def load(path: Path) -> AgentConfig:

@@ -98,7 +98,7 @@ class Batch(NamedTuple):
     weight: Array  # float32 (size,): 1, or 0 for a row that only fills
 
 
-def minibatches(examples: Examples, size: int, steps: int, seed: int) -> Iterator[Batch]:
+def minibatches(examples: Examples, size: int, steps: int, seed: int, first: int = 0) -> Iterator[Batch]:
     """The first ``steps`` minibatches of the training data; they depend on the data, ``size`` and ``seed`` only.
 
     Args:
@@ -106,11 +106,13 @@ def minibatches(examples: Examples, size: int, steps: int, seed: int) -> Iterato
         size: rows of a minibatch.
         steps: how many minibatches.
         seed: of this device in this round.
+        first: begin with this one, counted from 0; only the epochs from its own on are drawn.
     """
     n = examples.count
-    orders = (generator(seed, "minibatch", epoch).permutation(n) for epoch in itertools.count())
+    epoch, skipped = divmod(first, -(-n // size))
+    orders = (generator(seed, "minibatch", number).permutation(n) for number in itertools.count(epoch))
     cuts = itertools.chain.from_iterable(_cut(order, size) for order in orders)
-    return _gather(examples.train_x, examples.train_y, itertools.islice(cuts, steps), size)
+    return _gather(examples.train_x, examples.train_y, itertools.islice(cuts, skipped, skipped + steps - first), size)
 
 
 def held_out(examples: Examples, size: int) -> Iterator[Batch]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -10,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 
+from edgepfl.bus._files import FULL, make_directory, sync
 from edgepfl.bus.lock import ProcessLock
 from edgepfl.errors import StoreError
 
@@ -45,9 +45,10 @@ class Database:
         self._connection: sqlite3.Connection | None = None
         try:
             with _explained(path):
-                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                make_directory(path.parent, 0o700)
                 self._lock = ProcessLock(path.with_name(f"{path.name}.lock"), subject=path, holder="agent")
                 os.close(os.open(path, os.O_RDWR | os.O_CREAT, _OWNER_ONLY))
+                sync(path.parent)
                 self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
                 _prepare(self._connection, path)
             self._migrate(application, migrations)
@@ -56,8 +57,11 @@ class Database:
             raise
 
     @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
+    def transaction(self, *, overwriting: bool = False) -> Iterator[sqlite3.Connection]:
         """All that is done inside becomes durable at the end, or nothing at all.
+
+        Args:
+            overwriting: what is deleted inside must not be found in the file afterwards.
 
         Raises:
             StoreError: SQLite failed.
@@ -65,13 +69,19 @@ class Database:
         with self._mutex, _explained(self._path):
             if self._connection is None:
                 raise StoreError("it is closed", where=str(self._path))
+            if overwriting:
+                self._connection.execute("PRAGMA secure_delete = ON")
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield self._connection
                 self._connection.execute("COMMIT")
+                if overwriting:  # nor in the log
+                    self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             finally:
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
+                if overwriting:
+                    self._connection.execute("PRAGMA secure_delete = FAST")
 
     def close(self) -> None:
         """Let go of the file; once more does nothing."""
@@ -108,7 +118,9 @@ class Database:
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA secure_delete = ON")  # a dropped personal state leaves the file as well
+    # What is deleted is overwritten where that costs nothing.  To overwrite all of it would double what each round
+    # writes, and wear the card, for the sake of a state that the next round's replaces anyway.
+    connection.execute("PRAGMA secure_delete = FAST")
     connection.execute("PRAGMA journal_size_limit = 4194304")  # bytes
     [verdict] = connection.execute("PRAGMA quick_check(1)").fetchone()
     if verdict != "ok":
@@ -132,7 +144,8 @@ def _explained(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         name = getattr(error, "sqlite_errorname", "")
         remedy = next((cure for prefix, cure in _REMEDIES.items() if name.startswith(prefix)), "")
-        raise StoreError(f"{error}", where=str(path), remedy=remedy) from error
+        raise StoreError(f"{error}", where=str(path), remedy=remedy, full=name == "SQLITE_FULL") from error
     except OSError as error:
-        remedy = _REMEDIES["SQLITE_FULL" if error.errno == errno.ENOSPC else "SQLITE_CANTOPEN"]
-        raise StoreError(f"{error.strerror}", where=str(path), remedy=remedy) from error
+        full = error.errno in FULL
+        remedy = _REMEDIES["SQLITE_FULL" if full else "SQLITE_CANTOPEN"]
+        raise StoreError(f"{error.strerror}", where=str(path), remedy=remedy, full=full) from error

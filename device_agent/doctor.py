@@ -1,4 +1,4 @@
-"""The command ``edgepfl doctor``: whether this device computes what the exporter promised.
+"""The command ``edgepfl doctor``: whether this device computes what the exporter promised, and what it measures.
 
 A bundle holds golden vectors, one checked call of each graph.  They are repeated here, on this processor with this
 runtime, and compared.
@@ -20,11 +20,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from device_agent.conditions_report import checkup
 from device_agent.config import RuntimeSettings
 from device_agent.footprint import pss
 from device_agent.runners import Array, Runner, repeat
 from device_agent.runners.choice import choose
 from edgepfl.bundle import Bundle, Golden, golden_vectors, unpack
+from edgepfl.bus.conditions import add_options
 from edgepfl.errors import BundleError, ConfigError, GraphFailed
 from edgepfl.plan import Entry, Graph
 
@@ -37,10 +39,13 @@ _EPILOG = """\
 examples:
   edgepfl doctor --bundle watch.bundle
   edgepfl doctor --bundle watch.bundle --runtime executorch --threads 4 --json
+  edgepfl doctor                            # power, temperature, load, ... as a run's conditions see them
+  edgepfl doctor --config agent.toml --require charging --require max_temperature=75
 
 Give it the file that edgepfl export wrote.  The exit status is 0 where every graph gave its
 numbers in each of ten calls, and 1 where one did not: then do not train on this device,
-and report what this prints.  It is 2 where nothing could be checked.
+and report what this prints.  It is 2 where nothing could be checked.  Without a bundle it is
+1 where a condition is unmet.
 """
 
 
@@ -126,6 +131,8 @@ def main(arguments: Sequence[str]) -> int:
         EdgepflError: the bundle or the runtime is not there or unusable.
     """
     words = _parser().parse_args(arguments)
+    if words.bundle is None:
+        return _check_up(words)
     bundle = _read(words.bundle, words.runtime)
     choice = choose(_settings(words))
     findings = list(examine(bundle, choice.runner(bundle)))
@@ -143,6 +150,12 @@ def main(arguments: Sequence[str]) -> int:
     else:
         _tell(findings, about)
     return 0 if ok else 1
+
+
+def _check_up(words: argparse.Namespace) -> int:
+    found = checkup(words)
+    print(json.dumps(found.plain, indent=1) if words.json else "\n".join(found.lines))
+    return 1 if found.unmet else 0
 
 
 def _read(file: Path, runtime: str) -> Bundle:
@@ -163,16 +176,19 @@ def _read(file: Path, runtime: str) -> Bundle:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="edgepfl doctor",
-        description="Check on this device that a bundle's graphs compute what the exporter promised.",
+        description="Check on this device that a bundle's graphs compute what the exporter promised; or, without a "
+        "bundle, show what the device measures of itself, and whether it meets a run's conditions.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--bundle", type=Path, required=True, metavar="FILE", help="the bundle that edgepfl export wrote")
+    add("--bundle", type=Path, metavar="FILE", help="the bundle that edgepfl export wrote")
     add("--runtime", choices=("onnx", "executorch"), default="onnx", help="what runs the graphs (default: onnx)")
     add("--threads", type=int, default=1, metavar="N", help="threads inside one operator (default: 1)")
     add("--library", default="", metavar="FOLDER", help="of executorch: the folder that edgepfl build-runner made")
     add("--json", action="store_true", help="print the findings as JSON")
+    add("--config", type=Path, metavar="FILE", help="without a bundle: agent.toml, for what it says of the device")
+    add_options(parser)
     return parser
 
 

@@ -13,6 +13,9 @@ A round::
     result = UP slots, KEEP slots, TELL slots
 
 What a graph gives overwrites what was there; what it does not give stays.
+
+Between two minibatches a training can be written down (:class:`Halfway`) and goes on from there with the same bits:
+its minibatches and noise follow from the seed and the step's number, and what ``begin`` gave is computed again.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from device_agent import memory as memories
 from device_agent.data import Examples, minibatches
 from device_agent.memory import Memory
 from device_agent.runners import Array, Call, Runner, repeat
-from device_agent.wiring import check, wire
+from device_agent.wiring import check, lasting, wire
 from edgepfl.errors import EdgepflError, GraphFailed
 from edgepfl.plan import Entry, Plan, Role
 from edgepfl.tree import Tree, Trees
@@ -75,6 +78,22 @@ class RoundResult:
     metrics: Mapping[str, float]
 
 
+@dataclass(frozen=True)
+class Halfway:
+    """A training between two steps.
+
+    Attributes:
+        steps: minibatch steps done.
+        tensors: what of the memory later steps need, see :func:`device_agent.wiring.lasting`; valid only until the
+            next step.
+        sums: of each metric over the steps done.
+    """
+
+    steps: int
+    tensors: Memory
+    sums: Mapping[str, float]
+
+
 class Interpreter:
     """Carries out a plan.  Holds nothing between calls, so one serves every thread.
 
@@ -93,6 +112,7 @@ class Interpreter:
         self._model = model
         self._runner = runner
         self._wiring = {entry: wire(graph) for entry, graph in plan.graphs.items()}
+        self.lasting = lasting(plan)
 
     def train(
         self,
@@ -101,6 +121,9 @@ class Interpreter:
         steps: int,
         on_step: Callable[[int], None] | None = None,
         enough: Callable[[], bool] = lambda: False,
+        *,
+        since: Halfway | None = None,
+        between: Callable[[Callable[[], Halfway]], None] | None = None,
     ) -> RoundResult:
         """One round: begin, ``steps`` minibatches, finish.
 
@@ -110,26 +133,28 @@ class Interpreter:
             steps: minibatch steps to take.
             on_step: called after each minibatch with the number done; may raise :class:`Stopped`.
             enough: asked after each minibatch whether to finish with those done: a slow device's part counts.
+            since: go on from there; of a training with the same start, examples, steps and graphs.
+            between: called after each minibatch with a function that gives where the training is; before ``on_step``,
+                and may raise :class:`Stopped`, too.
 
         Raises:
             PlanError: the task sets a hyperparameter that the plan does not have, or slots of other tensors.
             GraphFailed: a graph failed, or gave a number that is not finite.
-            Stopped: ``on_step`` raised it.
+            Stopped: ``on_step`` or ``between`` raised it.
         """
         memory = self.open(start, examples, steps)
-        step, inner = self.repeat(Entry.STEP, memory), self.repeat(Entry.INNER, memory)
-        prepare = self.repeat(Entry.PREPARE, memory) if self.has(Entry.PREPARE) else None
-        telling = [entry for entry in _TELLING if self.has(entry) and self._wiring[entry].metrics][:1]
-        sums: dict[str, float] = {}
-        done = 0
-        for done in self.loop(memory, examples, steps, start.seed):
-            if prepare is not None:
-                prepare()
-            for _ in range(self.plan.inner_steps):
-                inner()
-            step()
-            for entry in telling:
-                self.add_metrics(entry, memory, sums, start.round)
+        memory |= since.tensors if since is not None else {}
+        sums = dict(since.sums) if since is not None else {}
+        done = first = since.steps if since is not None else 0
+        minibatch = self._minibatch(memory, sums, start.round)
+
+        def halfway() -> Halfway:
+            return Halfway(done, {place: memory[place] for place in self.lasting}, dict(sums))
+
+        for done in self.loop(memory, examples, steps, start.seed, first):
+            minibatch()
+            if between is not None:
+                between(halfway)
             if on_step is not None:
                 on_step(done)
             if enough():
@@ -142,6 +167,23 @@ class Interpreter:
             steps=done,
             metrics=self._told(memory, sums, done, start.round) if done else {},
         )
+
+    def _minibatch(self, memory: Memory, sums: dict[str, float], round_: int) -> Callable[[], None]:
+        """What is computed for each minibatch, as a function."""
+        step, inner = self.repeat(Entry.STEP, memory), self.repeat(Entry.INNER, memory)
+        prepare = self.repeat(Entry.PREPARE, memory) if self.has(Entry.PREPARE) else None
+        telling = [entry for entry in _TELLING if self.has(entry) and self._wiring[entry].metrics][:1]
+
+        def minibatch() -> None:
+            if prepare is not None:
+                prepare()
+            for _ in range(self.plan.inner_steps):
+                inner()
+            step()
+            for entry in telling:
+                self.add_metrics(entry, memory, sums, round_)
+
+        return minibatch
 
     def _told(self, memory: Memory, sums: Mapping[str, float], steps: int, round_: int) -> dict[str, float]:
         told = memories.collect(self.plan.by_role(Role.TELL), memory, round_)
@@ -169,12 +211,15 @@ class Interpreter:
             self.call(Entry.BEGIN, memory)
         return memory
 
-    def loop(self, memory: Memory, examples: Examples, steps: int, seed: int) -> Iterator[int]:
-        """Put one minibatch after the other into ``memory`` and give its number, from 1; "steps" follows afterwards."""
+    def loop(self, memory: Memory, examples: Examples, steps: int, seed: int, first: int = 0) -> Iterator[int]:
+        """Put one minibatch after the other into ``memory`` and give its number, from 1; "steps" follows afterwards.
+
+        ``first`` of them are done already.
+        """
         noise = self.plan.by_role(Role.NOISE)
-        memory |= (steps_done := memories.scalar("steps", 0))
+        memory |= (steps_done := memories.scalar("steps", first))
         (count,) = steps_done.values()
-        for done, batch in enumerate(minibatches(examples, self.plan.batch.size, steps, seed)):
+        for done, batch in enumerate(minibatches(examples, self.plan.batch.size, steps, seed, first), first):
             memories.put(batch, memory)
             if noise:
                 memory |= memories.draw(noise, seed, done)

@@ -13,52 +13,37 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass
-from pathlib import Path
 
 from device_agent import session
+from device_agent.checkpoint import Saver
+from device_agent.conditions_outlook import Outlook
+from device_agent.conditions_watch import EVERY, Watch
 from device_agent.data import Examples
 from device_agent.interpreter import Stopped
-from device_agent.messages import Speaker, inline
-from device_agent.session import Effect, Session, Standing, TaskId, task_id
-from device_agent.store import Store
+from device_agent.messages import REMEDY, Speaker, new_incarnation
+from device_agent.place import Place
+from device_agent.session import Effect, Session, TaskId, task_id
+from device_agent.transfers import Transfers
 from device_agent.work import Job, Materials, Product, Workshop
 from edgepfl import wire
 from edgepfl.bus import Arrived, Bus, Connected, Disconnected, Will
-from edgepfl.bus.blobs import BlobStore
-from edgepfl.bus.chunks import Receiver, Sender
-from edgepfl.errors import EdgepflError, StoreError, TransferError, WireError
+from edgepfl.bus.refusals import Refusals
+from edgepfl.bus.transfer import Transfer
+from edgepfl.eligibility import Readings
+from edgepfl.errors import EdgepflError, IdentityError, StoreError, TransferError, WireError
 from edgepfl.topics import Chunk, FromDevice, ToAll, ToDevice, Topics
-from edgepfl.wire import BlobRef, Cancel, Commit, Gone, Need, Report, RollCall, Task
+from edgepfl.wire import BlobRef, Cancel, Commit, Gone, Need, Refused, Report, RollCall, Task
+
+__all__ = ["AgentService", "Place", "will"]
 
 log = logging.getLogger(__name__)
+UNKNOWN = (
+    "%s: the coordinator does not know run %s: this device stops work on it, and keeps what it has of it. If the "
+    "coordinator's state directory was deleted or set back by mistake, put it back; else nothing is to be done"
+)
 _AGAIN = 1.0  # seconds until a message is tried again that the bus had no room for
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where an agent lives: its storage.
-
-    Attributes:
-        store: KEEP slots, outbox and identity.
-        fetched: blobs that it got.
-        offered: blobs that it offers to the coordinator, and nothing else.
-    """
-
-    store: Store
-    fetched: BlobStore
-    offered: BlobStore
-
-    @classmethod
-    def open(cls, state: Path) -> Place:
-        """The storage under a device's state directory, which is made if it is missing.
-
-        Raises:
-            StoreError: another agent uses it, or it cannot be used at all.
-        """
-        return cls(Store(state / "store.db"), BlobStore(state / "fetched"), BlobStore(state / "offered"))
 
 
 def will(fleet: str, device: str, number: int) -> Will:
@@ -79,6 +64,11 @@ class AgentService:
         examples: its data.
         workshop: does tasks.
         pool: threads for tasks.
+        sensors: say how the device is, at once; None: it has none.
+        sense_every: seconds between two looks at them, while a run has conditions.
+        transfer: how blobs are transferred.
+        checkpoint_seconds: of training between two checkpoints; 0 for none.
+        incarnation: a number of this service that no other one has; 0: it draws one.
         clock: seconds that never go back.
 
     Raises:
@@ -96,41 +86,71 @@ class AgentService:
         examples: Examples,
         workshop: Workshop,
         pool: Executor,
+        sensors: Callable[[], Readings] | None = None,
+        sense_every: float = EVERY,
+        transfer: Transfer = Transfer(),  # noqa: B008  it is frozen
+        checkpoint_seconds: float = 0.0,
+        incarnation: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._topics = Topics(fleet)
-        self._speaker = Speaker(device, number, workshop.runtime, examples.count)
+        self._speaker = Speaker(
+            device, number, workshop.runtime, examples.count, place.store.identity(), incarnation or new_incarnation()
+        )
         self._bus = bus
         self._place = place
         self._examples = examples
         self._workshop = workshop
         self._pool = pool
+        self._checkpoint_seconds = checkpoint_seconds
         self._clock = clock
-        self._receiver = Receiver(place.fetched)
-        self._sender = Sender(place.offered)
         self._job: Job | None = None  # the current task's
         self._jobs: dict[asyncio.Task[None], Job] = {}  # also those that are about to stop
+        self._stopping: set[TaskId] = set()  # of which the coordinator waits to hear that they have ended
         self._events: deque[session.Event] = deque()
         self._feeding = False
         self._connected = False
         self._owed: dict[type[Effect], Effect] = {}  # what the bus did not take
+        self._refusals = Refusals()
         self._pay_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._broken: asyncio.Future[None]
         place.store.claim(device)
-        runs = {run: Standing(*here) for run, here in place.store.standings().items()}
-        self._state = Session(device, runs)
+        self._transfers = Transfers(
+            device,
+            self._topics,
+            bus,
+            place.store,
+            place.fetched,
+            place.offered,
+            settings=transfer,
+            clock=clock,
+        )
+        runs = place.standings()
+        self._watch = Watch(sensors, place.store, examples.count, every=sense_every)
+        self._state = Session(device, runs, outlook=Outlook(hold=2 * sense_every))
 
     @property
     def state(self) -> Session:
         """The session machine's state."""
         return self._state
 
+    @property
+    def refused(self) -> Mapping[str, int]:
+        """Messages that could not be used, by reason, since the start."""
+        return self._refusals.counts
+
+    @property
+    def incarnation(self) -> int:
+        """The number that no other agent has."""
+        return self._speaker.incarnation
+
     async def run(self) -> None:
         """Serve until cancelled.
 
         Raises:
             BusError: the bus can never work with its settings.
+            IdentityError: another agent has the device's name, and the coordinator knew it first.
             StoreError: the device's storage failed: nothing may be promised any more.
         """
         loop = asyncio.get_running_loop()
@@ -154,9 +174,9 @@ class AgentService:
     async def _close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._job = None  # what is finished from now on is not kept: it will be done again, with the same result
+        current, self._job = self._job, None  # what is finished from now on is not kept: it will be done again
         for job in self._jobs.values():
-            job.stop.set()
+            (job.rest if job is current else job.stop).set()
         if self._jobs:
             await asyncio.wait(self._jobs)
         self._send(self._speaker.gone())
@@ -174,7 +194,7 @@ class AgentService:
             case Connected():
                 self._connected = True
                 log.info("%s: connected", self._state.device)
-                self._receiver.ask_again(self._clock())
+                self._transfers.connected()
                 self._feed(session.Connected())
                 self._pay()
                 self._pump()
@@ -192,29 +212,48 @@ class AgentService:
                 case ToAll() | ToDevice():
                     self._message(wire.decode(payload, where=topic))
                 case _:
-                    log.warning("%s: nothing to do with topic %s", self._state.device, topic)
+                    raise WireError("nothing to do with this topic", where=topic, reason="topic")  # noqa: TRY301  counted
         except (WireError, TransferError) as error:
-            log.warning("%s: ignored: %s", self._state.device, error)
+            reason = error.reason if isinstance(error, WireError) else "chunk"
+            self._refusals.count("", reason, self._clock())
+            if self._refusals.worth_telling(reason):
+                log.warning("%s: ignored: %s", self._state.device, error)
 
     def _message(self, message: wire.Message) -> None:
         match message:
-            case Task() | Commit() | Cancel() | RollCall():
+            case Task() | RollCall():
+                now = self._clock()
+                self._feed(session.Received(message, now, self._watch.look(message.conditions, now)))
+            case Commit() | Cancel():
+                if isinstance(message, Cancel) and message.unknown:
+                    log.warning(UNKNOWN, self._state.device, message.run)
                 self._feed(session.Received(message, self._clock()))
             case Need():
-                self._offer(message)
+                self._transfers.needed(message)
+                self._schedule()
+            case Refused():
+                self._refused(message)
             case _:
-                log.warning("%s: a %s is nothing for a device", self._state.device, message.KIND)
+                raise WireError("nothing for a device", where=f"a {message.KIND}", reason="wrong kind")
+
+    def _refused(self, message: Refused) -> None:
+        """Two agents have our name: end, if it is we who are told to."""
+        if message.incarnation == self._speaker.incarnation:
+            self._break(IdentityError(message.why, where=f"device {message.device}", remedy=REMEDY))
+        else:
+            log.warning("%s: another agent with this name was told to end", self._state.device)
 
     def _chunk(self, sha16: str, index: int, data: bytes) -> None:
+        wrong = self._transfers.wrong
         try:
-            complete = self._receiver.chunk(sha16, index, data, self._clock())
+            complete = self._transfers.chunk_came(sha16, index, data)
+            if self._transfers.wrong > wrong:
+                self._refusals.count("", "chunk", self._clock())
         except (TransferError, StoreError) as error:
-            self._bus.unsubscribe(self._topics.chunks_of(sha16))
             self._unfetchable(error)
             return
-        self._pump()
+        self._schedule()
         if complete is not None:
-            self._bus.unsubscribe(self._topics.chunks_of(sha16))
             self._feed(session.Fetched(complete))
 
     # What the machine wants.
@@ -238,23 +277,26 @@ class AgentService:
     def _carry_out(self, effect: Effect) -> None:
         match effect:
             case session.SayHello(pending):
-                self._try(effect, self._send(self._speaker.hello(pending)))
-            case session.SendReports():
-                self._try(effect, self._reports())
+                self._try(effect, self._send(self._speaker.hello(pending, self._state.outlook, self._transfers.chunk)))
+            case session.SendReports(without):
+                self._try(effect, self._reports(without))
             case session.Fetch(ref):
                 self._fetch(ref)
             case session.Work(task):
                 self._start(task)
             case session.StopWork(task):
                 self._stop_work(task)
+            case session.SayStopped(task):
+                self._say_stopped(effect, task)
+            case session.Pause() | session.Resume():
+                self._pause(rest=isinstance(effect, session.Pause))
             case session.Settle(task, accepted_round):
                 self._settle(task, accepted_round)
             case session.Close(task, accepted):
-                self._place.store.close_round(task.run, task.round, accepted=accepted)
-                self._forget_offers()
-            case session.SendProgress(task):
+                self._close_round(task, accepted)
+            case session.SendProgress(task, paused):
                 steps = self._job.steps if self._job is not None else 0
-                self._send(self._speaker.progress(task, steps))
+                self._send(self._speaker.progress(task, steps, paused))
             case session.SendFailed(task, code, detail):
                 self._try(effect, self._send(self._speaker.failed(task, code, detail)))
 
@@ -273,21 +315,20 @@ class AgentService:
         for effect in owed.values():
             self._carry_out(effect)
 
-    def _reports(self) -> bool:
+    def _reports(self, without: Collection[str]) -> bool:
         topic = self._topics.build(FromDevice(self._state.device, Report.KIND))
-        return all(self._bus.publish(topic, waiting.report) for waiting in self._place.store.outbox())
+        waiting = [each for each in self._place.store.outbox() if each.run not in without]
+        return all(self._bus.publish(topic, each.report) for each in waiting)
 
     def _fetch(self, ref: BlobRef) -> None:
         try:
-            here = self._receiver.want(ref, self._clock())
+            here = self._transfers.fetch(ref, self._needed)
         except (TransferError, StoreError) as error:
             self._unfetchable(error)
             return
         if here:
             self._feed(session.Fetched(ref.sha256))
-            return
-        self._bus.subscribe(self._topics.chunks_of(ref.sha256[:16]))
-        self._pump()
+        self._schedule()
 
     def _unfetchable(self, error: EdgepflError) -> None:
         """A blob of the current task cannot be had: its reference lies, or there is no room for it."""
@@ -299,12 +340,29 @@ class AgentService:
         if self._job is not None and task_id(self._job.task) == task:
             self._job.stop.set()
             self._job = None
-        for sha256 in self._receiver.wanted:
-            self._receiver.cancel(sha256)
-            self._bus.unsubscribe(self._topics.chunks_of(sha256[:16]))
+        self._place.drop_checkpoint()
+        self._transfers.fetch_no_more()
+
+    def _at_work(self, task: TaskId) -> bool:
+        return any(task_id(job.task) == task for job in self._jobs.values())
+
+    def _say_stopped(self, effect: Effect, task: TaskId) -> None:
+        """Say that work on a task has ended; if its thread is still in a step, once it is not."""
+        if self._at_work(task):
+            self._stopping.add(task)
+        else:
+            self._try(effect, self._send(self._speaker.stopped(task, 0)))
 
     def _settle(self, task: TaskId, accepted_round: int) -> None:
-        after = self._place.store.settle(task.run, accepted_round, task.round, task.attempt)
+        place = self._place
+        try:
+            after = place.durably(
+                lambda: place.store.settle(task.run, accepted_round, task.round, task.attempt), self._needed
+            )
+        except StoreError as error:
+            self._unchanged(error)
+            self._unfetchable(error)
+            return
         if after.behind:
             log.warning(
                 "%s: round %d counts, and this device's own state is older: it goes on from round %d",
@@ -312,20 +370,57 @@ class AgentService:
                 accepted_round,
                 after.settled,
             )
-        self._forget_offers()
-        if self._state.task is not None:
-            self._place.fetched.keep_only({self._state.task.bundle.sha256, self._state.task.download.sha256})
+        place.forget_offers()
+        self._transfers.make_way(self._needed)
+
+    def _close_round(self, task: TaskId, accepted: bool) -> None:  # noqa: FBT001  as the message says
+        place = self._place
+        try:
+            place.durably(lambda: place.store.close_round(task.run, task.round, accepted=accepted), self._needed)
+        except StoreError as error:
+            self._unchanged(error)
+            return
+        place.forget_offers()
+
+    def _unchanged(self, error: StoreError) -> None:
+        """A word of the coordinator's was not taken, because the disk is full: it comes again, and is taken then.
+
+        Raises:
+            StoreError: it was for another reason, and nothing may be promised any more.
+        """
+        if not error.full:
+            raise error
+        log.error("%s: %s", self._state.device, error)
+        self._feed(session.Unchanged(self._place.standings()))
 
     # Work.
 
+    def _pause(self, *, rest: bool) -> None:
+        """Let the work pause with a checkpoint, and its thread be free for others; or go on from there."""
+        job = self._job
+        if job is None:
+            return
+        if rest:
+            job.rest.set()
+        elif job.resting:
+            self._start(job.task)
+        else:
+            job.rest.clear()
+
     def _start(self, task: Task) -> None:
+        self._transfers.keep_only(self._needed)
         job = self._job = Job(task)
         work = asyncio.get_running_loop().create_task(self._work(job), name=f"{self._state.device} {task.round}")
         self._jobs[work] = job
         work.add_done_callback(self._finished)
 
     def _finished(self, work: asyncio.Task[None]) -> None:
-        del self._jobs[work]
+        job = self._jobs.pop(work)
+        this = task_id(job.task)
+        if this in self._stopping:
+            self._stopping.discard(this)
+            if not self._at_work(this):  # else it was told to work on it anew
+                self._send(self._speaker.stopped(this, job.steps))
         if not work.cancelled() and (error := work.exception()) is not None:
             self._break(error)
 
@@ -333,12 +428,15 @@ class AgentService:
         task, this = job.task, task_id(job.task)
         loop = asyncio.get_running_loop()
         try:
-            materials = self._materials(task)
+            materials = self._materials(job)
             product = await loop.run_in_executor(self._pool, self._workshop.perform, task, materials, job.on_step)
             if job is self._job:
                 self._keep(task, product)
         except Stopped:
             log.info("%s: stopped work on round %d", self._state.device, task.round)
+            job.resting = job is self._job
+            if job.resting and self._state.paused is None:  # met again, before it even noticed
+                self._start(task)
             return
         except Exception as error:
             if job is not self._job:  # its blobs may be deleted already
@@ -352,58 +450,51 @@ class AgentService:
             self._job = None
             self._feed(session.Worked(this))
 
-    def _materials(self, task: Task) -> Materials:
-        fetched = self._place.fetched
+    def _materials(self, job: Job) -> Materials:
+        task, fetched = job.task, self._place.fetched
         return Materials(
             device=self._state.device,
             examples=self._examples,
             bundle=lambda: fetched.read(task.bundle.sha256),
             download=lambda: fetched.read(task.download.sha256),
             keep=self._place.store.keep(task.run).data,
+            saver=self._saver(job),
         )
+
+    def _saver(self, job: Job) -> Saver | None:
+        file = self._place.checkpoint
+        if file is None:
+            return None
+        return Saver(file, self._checkpoint_seconds, resting=job.rest.is_set, over=job.stop.is_set, clock=self._clock)
 
     def _keep(self, task: Task, product: Product) -> None:
         """Store a result; the KEEP slots and the report that goes with them in one transaction."""
-        upload = None
-        if product.upload is not None:
-            small = len(product.upload) <= wire.INLINE_LIMIT
-            upload = inline(product.upload) if small else self._place.offered.put(product.upload)
-        report = self._speaker.report(task, product, upload)
-        if product.serving is not None:
-            self._place.store.set_serving(task.run, task.round, product.serving)
-        self._place.store.commit_pending(
-            task.run, task.round, task.attempt, keep=product.keep, report=wire.encode(report)
-        )
+
+        def report(upload: BlobRef | None) -> Report:
+            return self._speaker.report(task, product, upload)
+
+        self._place.keep(task, product, offer=self._transfers.offer, report=report, facts=self._watch.took_part())
         log.info("%s: round %d of %s is done, %d steps", self._state.device, task.round, task.run, product.steps)
 
     # Blobs.
 
-    def _offer(self, need: Need) -> None:
-        for index, data in self._sender.requested(need, self._clock()):
-            self._bus.publish(self._topics.build(Chunk(need.sha256[:16], index, self._state.device)), data)
-
-    def _forget_offers(self) -> None:
-        """Keep the blobs of the reports that wait, and no others."""
-        try:
-            waiting = [wire.decode(each.report, where="outbox") for each in self._place.store.outbox()]
-        except WireError:  # written by another version of this agent
-            return
-        uploads = [report.upload for report in waiting if isinstance(report, Report) and report.upload is not None]
-        self._place.offered.keep_only({upload.sha256 for upload in uploads})
+    @property
+    def _needed(self) -> frozenset[str]:
+        """The digests of the blobs of the task at hand."""
+        task = self._state.task
+        return frozenset() if task is None else frozenset({task.bundle.sha256, task.download.sha256})
 
     def _pump(self) -> None:
-        topic = self._topics.build(FromDevice(self._state.device, Need.KIND))
-        for need in self._receiver.due(self._clock()):
-            self._bus.publish(topic, wire.encode(need))
+        self._transfers.pump()
         self._schedule()
 
     # Time.
 
     def _schedule(self) -> None:
         """Wake up when the machine or a transfer next has something to do."""
-        times = [] if self._state.task is None else [self._state.next_beat, self._state.expires]
-        if self._receiver.next_due is not None:
-            times.append(self._receiver.next_due)
+        times = [*self._state.due, *self._watch.due(self._state.outlook.policy)]
+        if (due := self._transfers.next_due) is not None and self._connected:
+            times.append(due)
         if self._owed and self._connected:
             times.append(self._pay_at)
         if self._timer is not None:
@@ -416,12 +507,19 @@ class AgentService:
     def _wake(self) -> None:
         self._timer = None
         try:
+            self._sense()
             self._feed(session.Ticked(self._clock()))
             if self._clock() >= self._pay_at:
                 self._pay()
             self._pump()
         except Exception as error:  # noqa: BLE001  a timer has no caller: the service must end with it, not go deaf
             self._break(error)
+
+    def _sense(self) -> None:
+        """Look at the sensors, if it is time."""
+        now, policy = self._clock(), self._state.outlook.policy
+        if any(now >= due for due in self._watch.due(policy)):
+            self._feed(session.Sensed(self._watch.look(policy, now), now))
 
     def _send(self, message: wire.Message) -> bool:
         topic = self._topics.build(FromDevice(self._state.device, message.KIND))

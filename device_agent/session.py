@@ -19,7 +19,18 @@ Theory of operation::
   broker to remember.  A Commit of a later round shows that ours was lost: then we ask by sending the report again.
 * What the store holds of each run (:class:`Standing`) is the machine's only memory over a restart, and at any time
   the machine's own copy equals it.
-* A Commit of a round that we are still working on means that it is over without us: stop.
+* A Commit of a round that we are still working on means that it is over without us: stop.  So does a Cancel of the
+  task at hand, and a Cancel of the task that a pending report is on drops that report.  Either is answered with Stopped
+  as soon as the work has really ended, a Cancel also where there is none: the coordinator waits for the word.
+* A Cancel that says that the coordinator does not know the run touches nothing that is stored, for the coordinator's
+  state may be put back: reports of that run are only sent again at the next connection or roll call.
+* A task that is like the one at hand, but for what is to be downloaded, is of a coordinator that was set back to an
+  older state, and takes its place.  One of a round before the one that we are at, or have reported on, is refused with
+  Failed("ahead"): a person must know.
+* **Conditions**: a roll call or a task says what the run asks of a device, and we say Hello again when what we do not
+  meet changes.  A task that finds something unmet is declined with Failed("conditions").  Work that loses a condition
+  pauses at the next step's boundary until it is met again, or is given up, as the conditions say; deadline, Commit and
+  Cancel end it meanwhile as ever, and Progress goes on and says why it is paused.
 * Deadlines count from the receipt of a task on our own clock; wall clocks are never compared.
 """
 
@@ -30,9 +41,73 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeAlias, assert_never
 
-from edgepfl.wire import BlobRef, Cancel, Commit, RollCall, Task
+from device_agent.conditions_outlook import Outlook
+from device_agent.events import (
+    Close,
+    Connected,
+    Effect,
+    Event,
+    Fetch,
+    Fetched,
+    Pause,
+    Received,
+    Resume,
+    SayHello,
+    SayStopped,
+    SendFailed,
+    SendProgress,
+    SendReports,
+    Sensed,
+    Settle,
+    Standing,
+    StopWork,
+    TaskId,
+    Ticked,
+    Unchanged,
+    Work,
+    Worked,
+    WorkFailed,
+)
+from edgepfl.eligibility import Readings
+from edgepfl.wire import Cancel, Commit, RollCall, Task
+
+__all__ = [
+    "CONDITIONS",
+    "SHORTEST_BEAT",
+    "Close",
+    "Connected",
+    "Effect",
+    "Event",
+    "Fetch",
+    "Fetched",
+    "Pause",
+    "Phase",
+    "Received",
+    "Resume",
+    "SayHello",
+    "SayStopped",
+    "SendFailed",
+    "SendProgress",
+    "SendReports",
+    "Sensed",
+    "Session",
+    "Settle",
+    "Standing",
+    "Step",
+    "StopWork",
+    "TaskId",
+    "Ticked",
+    "Unchanged",
+    "Work",
+    "WorkFailed",
+    "Worked",
+    "advance",
+    "task_id",
+]
 
 SHORTEST_BEAT = 0.1  # seconds between two Progress messages, whatever a task says
+CONDITIONS = "conditions"
+"""The code of a Failed that declines a task, or gives it up, because of its conditions: no fault of anybody."""
 
 
 class Phase(StrEnum):
@@ -41,42 +116,6 @@ class Phase(StrEnum):
     IDLE = "idle"
     FETCHING = "fetching"
     WORKING = "working"
-
-
-@dataclass(frozen=True)
-class TaskId:
-    """Which task of which round."""
-
-    run: str
-    round: int
-    attempt: int
-
-
-@dataclass(frozen=True)
-class Standing:
-    """What the store holds of one run.
-
-    Attributes:
-        settled: the last round whose report is known to count, -1 for none.
-        pending: round and attempt of the report that waits for the coordinator's word.
-    """
-
-    settled: int = -1
-    pending: tuple[int, int] | None = None
-
-    def told(self, accepted: int, opened: tuple[int, int]) -> Standing:
-        """The standing after ``Store.settle``, whose table this is.
-
-        Args:
-            accepted: the last round whose report of this device counts.
-            opened: the task's round and attempt.
-        """
-        if self.pending is None or accepted < self.settled:
-            return self
-        if self.pending[0] == accepted:
-            return Standing(accepted)
-        stays = self.pending[0] > accepted and self.pending >= opened
-        return self if stays else Standing(self.settled)
 
 
 @dataclass(frozen=True)
@@ -91,6 +130,9 @@ class Session:
         missing: digests of the blobs it waits for.
         expires: when the task's deadline passes, in seconds of the agent's clock.
         next_beat: when the next Progress is due.
+        muted: runs that the coordinator does not know: their reports wait for the next connection.
+        outlook: what the active run asks of the device, and what of it is unmet.
+        paused: since when the work waits for its conditions, None where it does not.
     """
 
     device: str
@@ -100,6 +142,9 @@ class Session:
     missing: frozenset[str] = frozenset()
     expires: float = 0.0
     next_beat: float = 0.0
+    muted: frozenset[str] = frozenset()
+    outlook: Outlook = field(default_factory=Outlook)
+    paused: float | None = None
 
     def standing(self, run: str) -> Standing:
         """What the store holds of a run."""
@@ -110,125 +155,16 @@ class Session:
         """The tasks whose reports wait in the outbox, by run."""
         return tuple(TaskId(run, *here.pending) for run, here in sorted(self.runs.items()) if here.pending is not None)
 
-
-# Events.
-
-
-@dataclass(frozen=True)
-class Connected:
-    """The bus is (again) connected."""
-
-
-@dataclass(frozen=True)
-class Received:
-    """A message of the coordinator came in."""
-
-    message: Task | Commit | Cancel | RollCall
-    at: float
+    @property
+    def due(self) -> tuple[float, ...]:
+        """When :class:`Ticked` would have something to do."""
+        if self.task is None:
+            return ()
+        policy = self.outlook.policy
+        patience = () if self.paused is None or policy is None else (self.paused + policy.pause_limit,)
+        return (self.next_beat, self.expires, *patience)
 
 
-@dataclass(frozen=True)
-class Fetched:
-    """A blob is complete and verified."""
-
-    sha256: str
-
-
-@dataclass(frozen=True)
-class Worked:
-    """A task is done: its report and its KEEP slots are stored."""
-
-    task: TaskId
-
-
-@dataclass(frozen=True)
-class WorkFailed:
-    """A task could not be done."""
-
-    task: TaskId
-    code: str
-    detail: str
-
-
-@dataclass(frozen=True)
-class Ticked:
-    """Time passed."""
-
-    at: float
-
-
-Event: TypeAlias = Connected | Received | Fetched | Worked | WorkFailed | Ticked
-
-
-# Effects.
-
-
-@dataclass(frozen=True)
-class SayHello:
-    """Send Hello; ``pending`` is a task whose report waits."""
-
-    pending: TaskId | None
-
-
-@dataclass(frozen=True)
-class SendReports:
-    """Send every report in the outbox (again)."""
-
-
-@dataclass(frozen=True)
-class Fetch:
-    """Get this blob; answer with Fetched."""
-
-    ref: BlobRef
-
-
-@dataclass(frozen=True)
-class Work:
-    """Do this task off the network loop; answer with Worked or WorkFailed."""
-
-    task: Task
-
-
-@dataclass(frozen=True)
-class StopWork:
-    """Give up fetching for, and working on, this task, at the next step's boundary."""
-
-    task: TaskId
-
-
-@dataclass(frozen=True)
-class Settle:
-    """A new task says which round's result was the last accepted: see ``Store.settle``."""
-
-    task: TaskId
-    accepted_round: int
-
-
-@dataclass(frozen=True)
-class Close:
-    """A Commit says whether the result of this task counts: see ``Store.close_round``."""
-
-    task: TaskId
-    accepted: bool
-
-
-@dataclass(frozen=True)
-class SendProgress:
-    """Renew the lease."""
-
-    task: TaskId
-
-
-@dataclass(frozen=True)
-class SendFailed:
-    """Say that a task could not be done."""
-
-    task: TaskId
-    code: str
-    detail: str
-
-
-Effect: TypeAlias = SayHello | SendReports | Fetch | Work | StopWork | Settle | Close | SendProgress | SendFailed
 Step: TypeAlias = tuple[Session, tuple[Effect, ...]]
 
 
@@ -241,27 +177,31 @@ def advance(s: Session, event: Event) -> Step:
     """The next state and what to do about it.  Never raises on a late or repeated event."""
     match event:
         case Connected():
-            return s, _announce(s)
-        case Received(message, at):
-            return _received(s, message, at)
+            return _announce(s)
+        case Received(message, at, readings):
+            return _received(s, message, at, readings)
+        case Sensed(readings, at):
+            return _sensed(s, readings, at)
         case Fetched(sha256):
             return _fetched(s, sha256)
         case Worked(task_done):
             return _worked(s, task_done)
         case WorkFailed(task_failed, code, detail):
             return _failed(s, task_failed, code, detail)
+        case Unchanged(runs):
+            return replace(s, runs=runs), ()
         case Ticked(at):
             return _ticked(s, at)
         case _:
             assert_never(event)
 
 
-def _received(s: Session, message: Task | Commit | Cancel | RollCall, at: float) -> Step:
+def _received(s: Session, message: Task | Commit | Cancel | RollCall, at: float, readings: Readings) -> Step:
     match message:
         case RollCall():
-            return s, _announce(s)
+            return _roll_call(s, message, at, readings)
         case Task():
-            return _task(s, message, at)
+            return _task(s, message, at, readings)
         case Commit():
             return _commit(s, message)
         case Cancel():
@@ -270,12 +210,48 @@ def _received(s: Session, message: Task | Commit | Cancel | RollCall, at: float)
             assert_never(message)
 
 
-def _announce(s: Session) -> tuple[Effect, ...]:
+def _announce(s: Session) -> Step:
     waiting = s.waiting
-    return SayHello(waiting[-1] if waiting else None), SendReports()
+    hello = SayHello(waiting[-1] if waiting else None)
+    return replace(s, outlook=s.outlook.telling(), muted=frozenset()), (hello, SendReports())
 
 
-def _task(s: Session, task: Task, at: float) -> Step:
+def _roll_call(s: Session, call: RollCall, at: float, readings: Readings) -> Step:
+    state, effects = _matched(replace(s, outlook=s.outlook.under(call.conditions, readings, at)), at)
+    state, announced = _announce(_renew(state, at))
+    return state, (*effects, *announced)
+
+
+def _sensed(s: Session, readings: Readings, at: float) -> Step:
+    state, effects = _matched(replace(s, outlook=s.outlook.seen(readings, at)), at)
+    state, said = _tell(state, at)
+    return state, (*effects, *said)
+
+
+def _tell(s: Session, at: float) -> Step:
+    """Say Hello if the coordinator should know what is unmet."""
+    if not s.outlook.is_news(at):
+        return s, ()
+    waiting = s.waiting
+    return replace(s, outlook=s.outlook.telling(at)), (SayHello(waiting[-1] if waiting else None),)
+
+
+def _matched(s: Session, at: float) -> Step:
+    """The task at hand after its conditions were looked at."""
+    policy = s.outlook.policy
+    if s.task is None:
+        return s, ()
+    this = task_id(s.task)
+    if not s.outlook.unmet:
+        return (s, ()) if s.paused is None else (replace(s, paused=None), (Resume(this), SendProgress(this)))
+    if s.phase is Phase.FETCHING or (policy is not None and policy.on_lost == "give up"):
+        return _failed(s, this, CONDITIONS, s.outlook.why)
+    if s.paused is None:
+        return replace(s, paused=at), (Pause(this), SendProgress(this, s.outlook.why))
+    return s, ()
+
+
+def _task(s: Session, task: Task, at: float, readings: Readings) -> Step:
     this, here = task_id(task), s.standing(task.run)
     opened = (task.round, task.attempt)
     accepted = next((member.accepted_round for member in task.cohort if member.device == s.device), None)
@@ -284,13 +260,14 @@ def _task(s: Session, task: Task, at: float) -> Step:
     if task.round <= here.settled:
         # Late, and then the answer is ignored; or from a coordinator that was set back, and then a person must know.
         return s, (SendFailed(this, "settled", f"round {here.settled} of this run is settled on this device already"),)
-    if here.pending == opened:
-        return s, (SendReports(),)
-    if s.task is not None and task_id(s.task) == this:
-        return s, (SendProgress(this),)
+    if here.pending == opened and here.whole:
+        return s, (SendReports(s.muted),)
+    if s.task is not None and task_id(s.task) == this and s.task.download.sha256 == task.download.sha256:
+        return _renew(s, at), (_progress(s, this),)
     if _is_late(s, task):
-        return s, ()
-    return _begin(s, task, accepted, at)
+        return s, _ahead(s, this)
+    ready = replace(s, outlook=s.outlook.under(task.conditions, readings, at))
+    return _decline(ready, task, accepted, at) if ready.outlook.unmet else _begin(ready, task, accepted, at)
 
 
 def _is_late(s: Session, task: Task) -> bool:
@@ -300,6 +277,29 @@ def _is_late(s: Session, task: Task) -> bool:
     if s.task is not None and s.task.run == task.run:
         known.append((s.task.round, s.task.attempt))
     return any(later > (task.round, task.attempt) for later in known)
+
+
+def _ahead(s: Session, this: TaskId) -> tuple[Effect, ...]:
+    """The answer to a task of an earlier round, which may be late, or from a coordinator that was set back."""
+    pending = s.standing(this.run).pending
+    at = max(s.task.round if s.task is not None and s.task.run == this.run else -1, pending[0] if pending else -1)
+    if at == this.round:
+        return ()  # an earlier attempt
+    return (SendFailed(this, "ahead", f"this device is at round {at} of this run already"),)
+
+
+def _renew(s: Session, at: float) -> Session:
+    """The coordinator is there, and wants the task at hand still."""
+    return s if s.task is None else replace(s, expires=at + s.task.deadline)
+
+
+def _decline(s: Session, task: Task, accepted: int, at: float) -> Step:
+    """Let a task be, with the reasons; what it says of an earlier round counts nevertheless."""
+    state, stopped = _idle(s)
+    state = _stand(state, task.run, s.standing(task.run).told(accepted, (task.round, task.attempt)))
+    state, said = _tell(state, at)
+    this = task_id(task)
+    return state, (*stopped, Settle(this, accepted), SendFailed(this, CONDITIONS, s.outlook.why), *said)
 
 
 def _begin(s: Session, task: Task, accepted: int, at: float) -> Step:
@@ -317,21 +317,36 @@ def _begin(s: Session, task: Task, accepted: int, at: float) -> Step:
 
 def _commit(s: Session, commit: Commit) -> Step:
     over = s.task is not None and s.task.run == commit.run and s.task.round <= commit.round
-    state, stopped = _idle(s) if over else (s, ())
+    state, stopped = _stop(s) if over else (s, ())
     here = state.standing(commit.run)
     if here.pending is None or here.pending[0] > commit.round:
         return state, stopped
     if here.pending[0] < commit.round:
-        return state, (*stopped, SendReports())
+        return state, (*stopped, SendReports(state.muted))
     accepted = state.device in commit.accepted
     closed = Standing(commit.round if accepted else here.settled)
     return _stand(state, commit.run, closed), (*stopped, Close(TaskId(commit.run, *here.pending), accepted))
 
 
 def _cancel(s: Session, cancel: Cancel) -> Step:
-    if s.task is None or task_id(s.task) != TaskId(cancel.run, cancel.round, cancel.attempt):
-        return s, ()  # perhaps that of an earlier attempt, overtaken by the task of this one
-    return _idle(s)
+    this, here = TaskId(cancel.run, cancel.round, cancel.attempt), s.standing(cancel.run)
+    if s.task is not None and (task_id(s.task) == this or (cancel.unknown and s.task.run == this.run)):
+        state, effects = _stop(s)
+    else:  # perhaps that of an earlier attempt, overtaken by the task of this one
+        state, effects = s, (SayStopped(this),)
+    if cancel.unknown:
+        return replace(state, muted=state.muted | ({this.run} & s.runs.keys())), effects
+    if here.pending == (this.round, this.attempt):
+        return _stand(state, this.run, Standing(here.settled)), (*effects, Close(this, accepted=False))
+    return state, effects
+
+
+def _stop(s: Session) -> Step:
+    """End the task at hand, and say so."""
+    if s.task is None:
+        return s, ()
+    state, stopped = _idle(s)
+    return state, (*stopped, SayStopped(task_id(s.task)))
 
 
 def _fetched(s: Session, sha256: str) -> Step:
@@ -346,8 +361,8 @@ def _fetched(s: Session, sha256: str) -> Step:
 def _worked(s: Session, done: TaskId) -> Step:
     if s.phase is not Phase.WORKING or s.task is None or task_id(s.task) != done:
         return s, ()
-    here = replace(s.standing(done.run), pending=(done.round, done.attempt))
-    return _stand(_without_task(s), done.run, here), (SendReports(),)
+    here = replace(s.standing(done.run), pending=(done.round, done.attempt), whole=True)
+    return _stand(_without_task(s), done.run, here), (SendReports(s.muted),)
 
 
 def _failed(s: Session, failed: TaskId, code: str, detail: str) -> Step:
@@ -362,9 +377,16 @@ def _ticked(s: Session, at: float) -> Step:
         return s, ()
     if at >= s.expires:
         return _idle(s)
+    this, policy = task_id(s.task), s.outlook.policy
+    if s.paused is not None and policy is not None and at >= s.paused + policy.pause_limit:
+        return _failed(s, this, CONDITIONS, f"paused for {policy.pause_limit:g} s: {s.outlook.why}")
     if at < s.next_beat:
         return s, ()
-    return replace(s, next_beat=at + _beat(s.task)), (SendProgress(task_id(s.task)),)
+    return replace(s, next_beat=at + _beat(s.task)), (_progress(s, this),)
+
+
+def _progress(s: Session, this: TaskId) -> SendProgress:
+    return SendProgress(this, s.outlook.why if s.paused is not None else "")
 
 
 def _beat(task: Task) -> float:
@@ -376,7 +398,7 @@ def _stand(s: Session, run: str, here: Standing) -> Session:
 
 
 def _without_task(s: Session) -> Session:
-    return replace(s, phase=Phase.IDLE, task=None, missing=frozenset())
+    return replace(s, phase=Phase.IDLE, task=None, missing=frozenset(), paused=None)
 
 
 def _idle(s: Session) -> tuple[Session, tuple[Effect, ...]]:

@@ -26,13 +26,30 @@ a Commit says: round ``r`` is over                  :meth:`Store.close_round`
 =================================================== ===========================================================
 
 Training always starts from the settled state, so a round that is done again gives the same result.
+
+What is durable when
+====================
+Each method is one transaction, and COMMIT returns when the write-ahead log is on the disk (``synchronous = FULL``): a
+power cut leaves the state before a method or after it, and no other.  KEEP slots lie in a table of their own, which the
+settled and the pending row point to, so settling moves a number: a round writes its KEEP slots once into the log and
+once into the file.  What lies beside the database, and in which order it is written, says :mod:`device_agent.place`.
+
+=================================== ========================================================================
+a power cut                         leaves
+=================================== ========================================================================
+before the commit of a result       nothing of it: the task comes again and is done again
+after it                            the pending row: its report is sent again until it is answered
+before a word is taken              the pending row: the word comes again with the next task, or as an answer
+after it                            the settled row, or no row
+=================================== ========================================================================
 """
 
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import NamedTuple, Self
 
 from device_agent.database import Database
@@ -51,6 +68,19 @@ _MIGRATIONS = (
         keep BLOB NOT NULL, report BLOB NOT NULL, upload BLOB NOT NULL)""",
         "CREATE TABLE serving (run TEXT PRIMARY KEY, round INTEGER NOT NULL, model BLOB NOT NULL)",
         "INSERT INTO facts VALUES ('identity', random() & ((1 << 40) - 1)), ('session', 0)",
+    ),
+    (  # KEEP slots have rows of their own, so that settling them copies nothing
+        "CREATE TABLE slots (id INTEGER PRIMARY KEY, keep BLOB NOT NULL)",
+        "INSERT INTO slots SELECT 2 * rowid, keep FROM settled UNION ALL SELECT 2 * rowid + 1, keep FROM pending",
+        "ALTER TABLE settled RENAME TO settled_1",
+        "ALTER TABLE pending RENAME TO pending_1",
+        "CREATE TABLE settled (run TEXT PRIMARY KEY, round INTEGER NOT NULL, slots INTEGER NOT NULL)",
+        """CREATE TABLE pending (run TEXT PRIMARY KEY, round INTEGER NOT NULL, attempt INTEGER NOT NULL,
+        slots INTEGER NOT NULL, report BLOB NOT NULL, upload BLOB NOT NULL)""",
+        "INSERT INTO settled SELECT run, round, 2 * rowid FROM settled_1",
+        "INSERT INTO pending SELECT run, round, attempt, 2 * rowid + 1, report, upload FROM pending_1",
+        "DROP TABLE settled_1",
+        "DROP TABLE pending_1",
     ),
 )
 
@@ -115,13 +145,26 @@ class Store:
     def keep(self, run: str) -> Kept:
         """The settled KEEP slots of a run."""
         with self._database.transaction() as database:
-            row = database.execute("SELECT round, keep FROM settled WHERE run = ?", (run,)).fetchone()
+            row = database.execute(
+                "SELECT round, keep FROM settled JOIN slots ON id = slots WHERE run = ?", (run,)
+            ).fetchone()
         return Kept(*row) if row else Kept(NONE, None)
 
     def commit_pending(
-        self, run: str, round_: int, attempt: int, *, keep: bytes, report: bytes, upload: bytes = b""
+        self,
+        run: str,
+        round_: int,
+        attempt: int,
+        *,
+        keep: bytes,
+        report: bytes,
+        upload: bytes = b"",
+        serving: bytes | None = None,
+        facts: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         """Make new KEEP slots pending and put their report in the outbox; they replace older pending ones of the run.
+
+        ``facts`` become true with them: see :meth:`fact`.  So does the model that predicts, if one is given.
 
         Raises:
             StoreError: the round is settled already, or a later one is pending.
@@ -134,9 +177,14 @@ class Store:
                     where=f"{self._path}, run {run}",
                     remedy="If the coordinator was set back to an older state, start a run with a new name",
                 )
+            _drop(database, run)
+            slots = database.execute("INSERT INTO slots (keep) VALUES (?)", (keep,)).lastrowid
             database.execute(
-                "INSERT OR REPLACE INTO pending VALUES (?, ?, ?, ?, ?, ?)", (run, round_, attempt, keep, report, upload)
+                "INSERT INTO pending VALUES (?, ?, ?, ?, ?, ?)", (run, round_, attempt, slots, report, upload)
             )
+            if serving is not None:
+                _serve(database, run, round_, serving)
+            database.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", facts.items())
 
     def outbox(self) -> list[Outgoing]:
         """Every report whose acceptance is not known, by run."""
@@ -182,26 +230,11 @@ class Store:
             else:
                 _drop(database, run)
 
-    def serving(self, run: str) -> tuple[int, bytes] | None:
-        """The round and the bytes of the model that predicts, if there is one."""
-        with self._database.transaction() as database:
-            row: tuple[int, bytes] | None = database.execute(
-                "SELECT round, model FROM serving WHERE run = ?", (run,)
-            ).fetchone()
-        return row
-
-    def set_serving(self, run: str, round_: int, model: bytes) -> None:
-        """Predict with this model from now on, unless there is one of a later round."""
-        with self._database.transaction() as database:
-            database.execute(
-                "INSERT INTO serving VALUES (?, ?, ?) ON CONFLICT (run) DO UPDATE"
-                " SET round = excluded.round, model = excluded.model WHERE excluded.round >= serving.round",
-                (run, round_, model),
-            )
-
     def forget(self, run: str) -> None:
-        """Remove everything of a run."""
-        with self._database.transaction() as database:
+        """Remove everything of a run, and overwrite where it was in the file."""
+        with self._database.transaction(overwriting=True) as database:
+            for table in ("settled", "pending"):
+                _free(database, table, run)
             for table in ("settled", "pending", "serving"):
                 database.execute(f"DELETE FROM {table} WHERE run = ?", (run,))  # noqa: S608  our own names
 
@@ -221,6 +254,17 @@ class Store:
                 where=str(self._path),
                 remedy=f"Give {device} a state directory of its own",
             )
+
+    def fact(self, name: str) -> int | None:
+        """What was last noted of the device under a name, if anything was."""
+        with self._database.transaction() as database:
+            row: tuple[int] | None = database.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+        return None if row is None else row[0]
+
+    def note(self, name: str, value: int) -> None:
+        """Note something of the device, for :meth:`fact`."""
+        with self._database.transaction() as database:
+            database.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
 
     def identity(self) -> int:
         """A number below 2^40, drawn once when the store was made: a new card is another incarnation of the device."""
@@ -258,12 +302,32 @@ def _pending(database: sqlite3.Connection, run: str) -> tuple[int, int] | None:
     return row
 
 
+def _serve(database: sqlite3.Connection, run: str, round_: int, model: bytes) -> None:
+    """Predict with this model from now on, unless there is one of a later round."""
+    database.execute(
+        "INSERT INTO serving VALUES (?, ?, ?) ON CONFLICT (run) DO UPDATE"
+        " SET round = excluded.round, model = excluded.model WHERE excluded.round >= serving.round",
+        (run, round_, model),
+    )
+
+
 def _promote(database: sqlite3.Connection, run: str) -> None:
-    database.execute("INSERT OR REPLACE INTO settled SELECT run, round, keep FROM pending WHERE run = ?", (run,))
-    _drop(database, run)
+    _free(database, "settled", run)
+    database.execute("INSERT OR REPLACE INTO settled SELECT run, round, slots FROM pending WHERE run = ?", (run,))
+    _remove(database, run)
 
 
 def _drop(database: sqlite3.Connection, run: str) -> None:
+    _free(database, "pending", run)
+    _remove(database, run)
+
+
+def _free(database: sqlite3.Connection, table: str, run: str) -> None:
+    """Delete the KEEP slots that a row of a table has."""
+    database.execute(f"DELETE FROM slots WHERE id = (SELECT slots FROM {table} WHERE run = ?)", (run,))  # noqa: S608  our own names
+
+
+def _remove(database: sqlite3.Connection, run: str) -> None:
     database.execute("DELETE FROM pending WHERE run = ?", (run,))
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from edgepfl.errors import PlanError
-from edgepfl.plan import GIVEN, Entry, Graph, Kind, Plan, Port, Role
+from edgepfl.plan import GIVEN, Entry, Graph, Kind, Plan, Port, Role, TensorSpec
 
 Key: TypeAlias = tuple[str, str, str]
 """Kind, group and tensor of a port: its place in the memory."""
@@ -43,6 +43,29 @@ def wire(graph: Graph) -> Wiring:
 def place(port: Port) -> Key:
     """Where the tensor of a port is."""
     return port.kind.value, port.group, port.tensor
+
+
+def lasting(plan: Plan) -> dict[Key, TensorSpec]:
+    """What of a round's memory a checkpoint between two steps must hold.
+
+    It is what the graphs of a step write and a later step, ``finish`` or the result may read before it is written
+    again.  All else follows from the task: ``begin`` gives it again.
+    """
+    written: dict[Key, TensorSpec] = {}
+    read: set[Key] = set()
+    for entry in (Entry.PREPARE, *((Entry.INNER,) if plan.inner_steps else ()), Entry.STEP):
+        if entry in plan.graphs:
+            read |= {place(port) for port in plan.graphs[entry].inputs} - written.keys()
+            written |= {place(port): port.spec for port in plan.graphs[entry].outputs}
+    finish = plan.graphs[Entry.FINISH]
+    given = {
+        (Kind.SLOT.value, name, tensor)
+        for role in (Role.UP, Role.KEEP, Role.TELL)
+        for name, slot in plan.by_role(role).items()
+        for tensor in slot.tensors
+    }
+    read |= {place(port) for port in finish.inputs} | (given - {place(port) for port in finish.outputs})
+    return {key: written[key] for key in sorted(written.keys() & read)}
 
 
 def check(plan: Plan) -> None:

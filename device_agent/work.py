@@ -6,22 +6,29 @@ A workshop is shared by all agents of a process, so that a bundle's graphs are l
 from __future__ import annotations
 
 import hashlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
+from device_agent import sending
+from device_agent.checkpoint import Checkpoint, Saver, key_of
 from device_agent.data import Examples
 from device_agent.evaluate import evaluate
-from device_agent.interpreter import Interpreter, RoundResult, Start, Stopped
+from device_agent.interpreter import Halfway, Interpreter, RoundResult, Start, Stopped
 from device_agent.runners import Runner
 from edgepfl import codec
 from edgepfl.bundle import Bundle, unpack
+from edgepfl.coding import Coding
 from edgepfl.errors import BundleError
 from edgepfl.plan import MODEL, Plan, Role
 from edgepfl.seeds import derive
 from edgepfl.tree import Trees
 from edgepfl.wire import Task
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -34,6 +41,7 @@ class Materials:
         bundle: reads the bundle's bytes.
         download: reads the DOWN slots' bytes.
         keep: the settled KEEP slots' bytes, None before the first accepted round.
+        saver: keeps checkpoints of the training, if anything does.
     """
 
     device: str
@@ -41,25 +49,39 @@ class Materials:
     bundle: Callable[[], bytes]
     download: Callable[[], bytes]
     keep: bytes | None
+    saver: Saver | None = None
 
 
 @dataclass(eq=False)
 class Job:
-    """A task in a thread, or on its way there."""
+    """A task in a thread, or on its way there.
+
+    Attributes:
+        task: what to do.
+        stop: set when it is not wanted any more: it ends at the next step's boundary, and nothing of it is kept.
+        rest: set when it must pause: it ends at the next step's boundary with a checkpoint, from which the same task
+            goes on another time.
+        steps: how many are done.
+        resting: whether it has ended so, and waits for that.
+    """
 
     task: Task
     stop: threading.Event = field(default_factory=threading.Event)
+    rest: threading.Event = field(default_factory=threading.Event)
     steps: int = 0
+    resting: bool = False
 
     def on_step(self, done: int) -> None:
-        """Note how far it is, in its thread.
+        """Note how far it is, in its thread.  Zero steps: it loads or evaluates, of which no checkpoint is taken.
 
         Raises:
-            Stopped: it is not wanted any more.
+            Stopped: it is not wanted any more, or must pause.
         """
-        self.steps = done
+        self.steps = max(self.steps, done)
         if self.stop.is_set():
             raise Stopped("the task is over", where=f"round {self.task.round}")
+        if self.rest.is_set() and done == 0:
+            raise Stopped("the task pauses", where=f"round {self.task.round}")
 
 
 @dataclass(frozen=True)
@@ -83,6 +105,17 @@ class Product:
     steps: int
     metrics: Mapping[str, float]
     seconds: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Before:
+    """What a task has when its training begins or goes on; as in :class:`~device_agent.checkpoint.Checkpoint`."""
+
+    halfway: Halfway | None = None
+    trained: float = 0.0
+    evaluated: float = 0.0
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    serving: bytes | None = None
 
 
 class Workshop:
@@ -127,33 +160,68 @@ class Workshop:
         on_step(0)  # it may have waited long for its thread
         interpreter = self._interpreter(task.bundle.sha256, materials.bundle)
         examples = materials.examples.fit(interpreter.plan)
-        start = _start(task, materials, interpreter.plan)
+        coding = Coding(task.codec, interpreter.plan)
+        start, residual = _start(task, materials, interpreter.plan, coding)
         loaded = time.perf_counter()
-        metrics: dict[str, float] = {}
-        serving = None
-        if task.evaluate:
-            found = evaluate(interpreter, start, examples, task.tune_steps, lambda: on_step(0))
-            metrics |= found.metrics
-            serving = codec.encode({MODEL: found.personal}) if task.final else None
-        evaluated = time.perf_counter()
-        result = interpreter.train(start, examples, task.steps, on_step, lambda: _enough(task, evaluated))
+        before = self._before(task, materials, interpreter, start, examples, on_step)
+        began = time.perf_counter() - before.trained
+        result = interpreter.train(
+            start,
+            examples,
+            task.steps,
+            on_step,
+            lambda: _enough(task, began),
+            since=before.halfway,
+            between=_between(materials.saver, before, began),
+        )
         seconds = {
             "load": loaded - started,
-            "evaluate": evaluated - loaded,
-            "train": time.perf_counter() - evaluated,
+            "evaluate": before.evaluated,
+            "train": time.perf_counter() - began,
         }
-        keep, upload = _outcome(task, materials, result)
+        keep, upload = _outcome(task, materials, result, coding, residual)
         if self._tidy is not None:
             self._tidy()
         return Product(
             keep=keep,
             kept=hashlib.sha256(keep).hexdigest(),
             upload=upload,
-            serving=serving,
+            serving=before.serving,
             steps=result.steps,
-            metrics={**metrics, **result.metrics},
+            metrics={**before.metrics, **result.metrics},
             seconds=seconds,
         )
+
+    def _before(
+        self,
+        task: Task,
+        materials: Materials,
+        interpreter: Interpreter,
+        start: Start,
+        examples: Examples,
+        on_step: Callable[[int], None],
+    ) -> Before:
+        """What comes before a task's training: its checkpoint, or else the evaluation."""
+        saver = materials.saver
+        if saver is not None:
+            key = partial(key_of, task, materials.device, self.runtime, materials.keep, examples)
+            found = saver.load(key, interpreter.lasting)
+            if found is not None and found.halfway.steps <= task.steps:
+                log.info(
+                    "%s: round %d: going on at step %d of %d",
+                    materials.device,
+                    task.round,
+                    found.halfway.steps,
+                    task.steps,
+                )
+                on_step(found.halfway.steps)
+                return Before(found.halfway, found.trained, found.evaluated, found.metrics, found.serving)
+        if not task.evaluate:
+            return Before()
+        began = time.perf_counter()
+        evaluation = evaluate(interpreter, start, examples, task.tune_steps, lambda: on_step(0))
+        serving = codec.encode({MODEL: evaluation.personal}) if task.final else None
+        return Before(None, 0.0, time.perf_counter() - began, evaluation.metrics, serving)
 
     def _interpreter(self, sha256: str, read: Callable[[], bytes]) -> Interpreter:
         with self._lock:
@@ -176,20 +244,35 @@ def _enough(task: Task, since: float) -> bool:
     return task.patience > 0 and time.perf_counter() - since >= task.patience
 
 
-def _start(task: Task, materials: Materials, plan: Plan) -> Start:
-    down = codec.decode(materials.download(), _tensors(plan, Role.DOWN), where="download")
-    keep: Trees | None = None
-    if materials.keep is not None:
-        keep = codec.decode(materials.keep, _tensors(plan, Role.KEEP), where="kept slots")
-    return Start(down, keep, task.hyper, derive(task.seed, materials.device), task.round)
+def _between(saver: Saver | None, before: Before, began: float) -> Callable[[Callable[[], Halfway]], None] | None:
+    """What is done between two steps: now and then a checkpoint."""
+    if saver is None:
+        return None
+
+    def between(halfway: Callable[[], Halfway]) -> None:
+        if saver.due:
+            trained = time.perf_counter() - began
+            saver.save(Checkpoint(halfway(), trained, before.evaluated, before.metrics, before.serving))
+        if saver.resting:
+            raise Stopped("the task pauses", remedy="It goes on from its checkpoint when it comes again")
+
+    return between
 
 
-def _tensors(plan: Plan, role: Role) -> codec.Expected:
-    return {name: slot.tensors for name, slot in plan.by_role(role).items()}
+def _start(task: Task, materials: Materials, plan: Plan, coding: Coding) -> tuple[Start, Trees]:
+    """What the round begins with, and what of earlier uploads is still to be sent."""
+    expected = {name: slot.tensors for name, slot in plan.by_role(Role.DOWN).items()}
+    down = codec.decode(materials.download(), expected, where="download")
+    kept = sending.taken(materials.keep, coding, plan)
+    start = Start(down, kept.slots, task.hyper, derive(task.seed, materials.device), task.round)
+    return start, kept.residual
 
 
-def _outcome(task: Task, materials: Materials, result: RoundResult) -> tuple[bytes, bytes | None]:
+def _outcome(
+    task: Task, materials: Materials, result: RoundResult, coding: Coding, residual: Trees
+) -> tuple[bytes, bytes | None]:
     """The bytes of the new KEEP slots and of the upload; a task that trains nothing changes nothing, to the bit."""
     if task.steps == 0:
-        return materials.keep if materials.keep is not None else codec.encode(result.keep), None
-    return codec.encode(result.keep), codec.encode(result.upload)
+        return materials.keep if materials.keep is not None else codec.encode({**result.keep, **residual}), None
+    made = sending.sent(result, coding, task.amends, residual, derive(task.seed, materials.device))
+    return codec.encode(made.keep), made.upload

@@ -22,17 +22,19 @@ SUMMARIES = {
     "demo": "broker, coordinator and 20 agents on this machine, and a report",
     "doctor": "check on this device that a bundle's graphs compute what they should",
     "export": "make a bundle of training graphs from a model and an algorithm",
+    "faults": "stand between clients and a broker, and be a bad network",
     "hub": "run a hub: a coordinator to its devices and a device to its parent",
     "inspect": "tell what a bundle holds, and which operators run where",
     "model": "write the model that a device ended with to a file",
     "recover": "train FPFC on devices of known clusters and tell how well it finds them",
     "reproduce": "run a published experiment and print its numbers next to the published ones",
     "run": "start, watch or stop a run of a coordinator",
+    "soak": "train a large emulated fleet for half an hour among faults, and tell what leaks or is lost",
 }
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one subcommand; its exit status, or 2 for an error that the user can mend."""
+    """Run one subcommand; its exit status; of an error that the user can mend, that error's, mostly 2."""
     words = sys.argv[1:] if arguments is None else arguments
     commands = {point.name: point for point in entry_points(group=GROUP)}
     if words[:1] == ["--version"]:
@@ -61,6 +63,7 @@ def _call(point: EntryPoint, words: list[str]) -> int:
         )
     except EdgepflError as error:
         print(f"edgepfl {point.name}: {error}", file=sys.stderr)
+        return error.status
     except KeyboardInterrupt:
         print(f"edgepfl {point.name}: stopped", file=sys.stderr)
         return 130

@@ -15,6 +15,7 @@
     ├── TransferError      a blob whose chunks or digest do not match
     ├── BusError           the transport: no broker, refused, gone
     ├── StoreError         the device's or the coordinator's own storage
+    ├── IdentityError      two devices that have one name
     └── RunError           a run that cannot start, continue or be found
 
 Each says what happened, where, and what to do about it.
@@ -30,7 +31,12 @@ class EdgepflError(Exception):
         what: what happened, a sentence without its full stop.
         where: the file, topic, tensor or setting it happened at.
         remedy: what to do about it, an imperative sentence.
+
+    Attributes:
+        status: what a command that it ends exits with.
     """
+
+    status = 2
 
     def __init__(self, what: str, *, where: str = "", remedy: str = "") -> None:
         super().__init__(what)
@@ -77,7 +83,18 @@ class CodecError(EdgepflError):
 
 
 class WireError(EdgepflError):
-    """A message is not one of ours, too big or malformed."""
+    """A message is not one of ours, too big or malformed.
+
+    Args:
+        what: as of every error.
+        where: likewise.
+        remedy: likewise.
+        reason: one or two words by which refused messages are counted.
+    """
+
+    def __init__(self, what: str, *, where: str = "", remedy: str = "", reason: str = "invalid") -> None:
+        super().__init__(what, where=where, remedy=remedy)
+        self.reason = reason
 
 
 class TransferError(EdgepflError):
@@ -89,7 +106,24 @@ class BusError(EdgepflError):
 
 
 class StoreError(EdgepflError):
-    """The device's or the coordinator's own storage failed."""
+    """The device's or the coordinator's own storage failed.
+
+    Args:
+        what: as of every error.
+        where: likewise.
+        remedy: likewise.
+        full: there is no room; nothing was changed, and it can be tried again when there is.
+    """
+
+    def __init__(self, what: str, *, where: str = "", remedy: str = "", full: bool = False) -> None:
+        super().__init__(what, where=where, remedy=remedy)
+        self.full = full
+
+
+class IdentityError(EdgepflError):
+    """Two devices have one name: a person must tell them apart, and starting again helps nobody."""
+
+    status = 3
 
 
 class RunError(EdgepflError):

@@ -11,9 +11,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
 from edgepfl.errors import PlanError
 
@@ -195,6 +196,24 @@ class SlotPlan(msgspec.Struct, frozen=True):
     first: str | float | None = None
     reduce: Reduce | None = None
     addressed: bool = False
+
+
+class Amend(msgspec.Struct, frozen=True, array_like=True):
+    """How a KEEP slot follows what the server got, where a codec changed an upload on its way.
+
+    A KEEP slot whose sum, mean or copy the server has must be what follows from the upload as it arrived.  The device's
+    graphs computed it from the upload as it was, so the agent adds ``factor`` times the difference of the two, divided
+    by the round's steps where ``per_step``.
+
+    Attributes:
+        keep: the KEEP slot.
+        up: the UP slot that it follows from, of the same tensors.
+    """
+
+    keep: Annotated[str, Meta(min_length=1, max_length=64)]
+    up: Annotated[str, Meta(min_length=1, max_length=64)]
+    factor: float = 1.0
+    per_step: bool = False
 
 
 class Entry(StrEnum):

@@ -14,8 +14,9 @@ import msgpack
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from edgepfl.eligibility import DIGEST_CHARACTERS, Conditions
 from edgepfl.errors import WireError
-from edgepfl.plan import PROTOCOL
+from edgepfl.plan import PROTOCOL, Amend
 from edgepfl.seeds import SEED_BITS
 
 MESSAGE_LIMIT = 128 << 10  # bytes of one message
@@ -24,8 +25,12 @@ BINARY_LIMIT = 70_000  # bytes: a chunk, an inline blob, or the hashes of 4,375 
 ARRAY_LIMIT = 4096
 MAP_LIMIT = 64
 INLINE_LIMIT = 32 << 10  # bytes of a blob that rides in its message
+CHUNK = 64 << 10  # bytes of a chunk, where nobody asks for another size
+CHUNK_SIZES = (16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10)  # bytes, from the slowest link to the fastest
 MEMBERS_LIMIT = 2000  # devices that a hub may speak for
 RUNTIMES_LIMIT = 16  # that a device may have
+AMENDS_LIMIT = 16  # of a task
+UNMET_LIMIT = 16  # conditions that a device may name
 
 # \Z and not $, which would let a final line feed through
 Device: TypeAlias = Annotated[str, Meta(pattern=r"\A[a-z0-9]([a-z0-9-]{0,34}[a-z0-9])?\Z")]
@@ -38,7 +43,9 @@ Count: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 40)]
 Seed: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << SEED_BITS) - 1)]
 RoundNumber: TypeAlias = Annotated[int, Meta(ge=-1, le=1 << 31)]  # -1: none yet
 Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
+ChunkSize: TypeAlias = Annotated[int, Meta(ge=1, le=1 << 20)]  # which sizes there are is the transfer's business
 Text: TypeAlias = Annotated[str, Meta(max_length=256)]  # characters, of up to 4 bytes each
+Words: TypeAlias = Annotated[str, Meta(max_length=64)]  # of a codec
 Numbers: TypeAlias = dict[Name, float]
 
 
@@ -49,13 +56,24 @@ class BlobRef(msgspec.Struct, frozen=True):
         sha256: digest of the whole, hexadecimal.
         size: bytes.
         inline: the blob itself, if it is small.
-        chunks: else 16-byte BLAKE2b digests of its 64 KiB chunks, one after another.
+        chunks: else 16-byte BLAKE2b digests of its chunks, one after another.
+        chunk_size: what :attr:`chunk` is if that is not :data:`CHUNK`; "chunk" on the wire.
     """
 
     sha256: Sha256
     size: Count
     inline: bytes = b""
     chunks: bytes = b""
+    chunk_size: ChunkSize | UnsetType = msgspec.field(default=UNSET, name="chunk")
+
+    def __post_init__(self) -> None:
+        if self.chunk_size == CHUNK:  # so that equal references are equal
+            msgspec.structs.force_setattr(self, "chunk_size", UNSET)
+
+    @property
+    def chunk(self) -> int:
+        """Bytes of each chunk but the last: one of :data:`CHUNK_SIZES`."""
+        return CHUNK if self.chunk_size is UNSET else self.chunk_size
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -71,6 +89,11 @@ class Hello(Message, frozen=True):
         session: a number that is new at every start of the agent; a stale will names an old one.
         pending: (run, round) whose report waits for the coordinator's word, or ("", -1).
         members: of a hub alone, the devices that are with it; ``examples`` is the sum of theirs.
+        identity: of its storage, drawn once when that was made: another card is another one.
+        incarnation: of its process, drawn at its start: two of them that speak in turn are two agents with one name.
+        chunk: bytes of the chunks that it would like: what its link carries in a second; unset for :data:`CHUNK`.
+        judged: digest of the conditions (of a roll call) that ``unmet`` is about; unset for none.
+        unmet: why it cannot take part just now, a reason for each condition that does not hold; unset for none.
     """
 
     KIND: ClassVar[str] = "hello"
@@ -83,6 +106,11 @@ class Hello(Message, frozen=True):
     pending: tuple[Annotated[str, Meta(max_length=64)], RoundNumber] = ("", -1)
     protocol: int = PROTOCOL
     members: Annotated[tuple[Below, ...], Meta(max_length=MEMBERS_LIMIT)] | UnsetType = UNSET
+    identity: Count | UnsetType = UNSET
+    incarnation: Count | UnsetType = UNSET
+    chunk: ChunkSize | UnsetType = UNSET
+    judged: Annotated[str, Meta(max_length=DIGEST_CHARACTERS)] | UnsetType = UNSET
+    unmet: Annotated[tuple[Text, ...], Meta(max_length=UNMET_LIMIT)] | UnsetType = UNSET
 
 
 class Gone(Message, frozen=True):
@@ -150,8 +178,13 @@ class Failed(Message, frozen=True):
     detail: Text
 
 
-class Progress(Message, frozen=True):
-    """A device is still at work: this renews its lease."""
+class Progress(Message, frozen=True, omit_defaults=True):
+    """A device is still at work: this renews its lease.
+
+    Attributes:
+        steps: minibatch steps done.
+        paused: which conditions of the task it lost, while it waits for them at the boundary of a step.
+    """
 
     KIND: ClassVar[str] = "progress"
     device: Device
@@ -160,14 +193,40 @@ class Progress(Message, frozen=True):
     round: RoundNumber
     attempt: Count
     steps: Count
+    paused: Text = ""
 
 
-class Need(Message, frozen=True):
-    """The receiver of a blob asks for chunks, as half-open ranges of indices."""
+class Stopped(Message, frozen=True):
+    """Work on a task has really ended, because a Cancel or a Commit said so: its device is free for another.
+
+    Attributes:
+        steps: minibatch steps it had taken.
+    """
+
+    KIND: ClassVar[str] = "stopped"
+    device: Device
+    session: Count
+    run: Name
+    round: RoundNumber
+    attempt: Count
+    steps: Count
+
+
+class Need(Message, frozen=True, omit_defaults=True):
+    """The receiver of a blob asks for chunks.
+
+    Attributes:
+        sha256: of the blob.
+        ranges: half-open ranges of indices of chunks.
+        chunk: bytes of each chunk.
+        quiet: seconds; what was sent within them is on its way to the receiver and need not be sent again.
+    """
 
     KIND: ClassVar[str] = "need"
     sha256: Sha256
     ranges: tuple[tuple[Count, Count], ...]
+    chunk: ChunkSize = CHUNK
+    quiet: Seconds = 0.0
 
 
 class Member(msgspec.Struct, frozen=True, array_like=True):
@@ -195,6 +254,9 @@ class Task(Message, frozen=True, omit_defaults=True):
         patience: seconds of training after which a device finishes with the steps it has done; 0 for no end.
         settings: for hubs, the server's own hyperparameters that differ from the plan's.
         grid: for hubs, where their sums lie: ``2^grid`` bounds every weighted number of an upload.
+        codec: how a device encodes its upload, in the words of :mod:`edgepfl.coding`; empty for raw tensors.
+        amends: the KEEP slots that follow what the codec made of the upload.
+        conditions: what must hold on a device before and while it works on this; None for nothing.
     """
 
     KIND: ClassVar[str] = "task"
@@ -215,6 +277,9 @@ class Task(Message, frozen=True, omit_defaults=True):
     patience: Seconds = 0.0
     settings: dict[Name, float | Name] = {}
     grid: Annotated[int, Meta(ge=-500, le=499)] = 0
+    codec: Words = ""
+    amends: Annotated[tuple[Amend, ...], Meta(max_length=AMENDS_LIMIT)] = ()
+    conditions: Conditions | None = None
 
 
 class Commit(Message, frozen=True):
@@ -226,21 +291,49 @@ class Commit(Message, frozen=True):
     accepted: tuple[Device, ...]
 
 
-class Cancel(Message, frozen=True):
-    """Stop work on this attempt at a round; its result will not be taken."""
+class Cancel(Message, frozen=True, omit_defaults=True):
+    """Stop work on this attempt at a round, and say Stopped when it has ended; its result will not be taken.
+
+    Attributes:
+        reason: for people.
+        unknown: whether the coordinator knows no such run at all: then a report of it need not be sent again before
+            the next connection or roll call.  What the device keeps of the run is not touched.
+    """
 
     KIND: ClassVar[str] = "cancel"
     run: Name
     round: RoundNumber
     attempt: Count
     reason: Text
+    unknown: bool = False
 
 
-class RollCall(Message, frozen=True):
-    """The coordinator (re)started and asks every device for a Hello."""
+class Refused(Message, frozen=True):
+    """One of two agents that have one name is told to end: a person must give it a name of its own.
+
+    Attributes:
+        incarnation: of the agent that is meant, from its Hello; the other one reads this message, too.
+        why: for a person.
+    """
+
+    KIND: ClassVar[str] = "refused"
+    device: Device
+    identity: Count
+    incarnation: Count
+    why: Text
+
+
+class RollCall(Message, frozen=True, omit_defaults=True):
+    """The coordinator asks for a Hello: it (re)started, or another run began or ended.
+
+    Attributes:
+        conditions: what the active run asks of a device; until the next roll call or task, the device says Hello again
+            whenever what it does not meet changes.  None: nothing is asked.
+    """
 
     KIND: ClassVar[str] = "rollcall"
     session: Count
+    conditions: Conditions | None = None
 
 
 class Order(Message, frozen=True):
@@ -280,7 +373,23 @@ class Here(Message, frozen=True):
 
 KINDS: dict[str, type[Message]] = {
     record.KIND: record
-    for record in (Hello, Gone, Report, Failed, Progress, Need, Task, Commit, Cancel, RollCall, Order, Done, Here)
+    for record in (
+        Hello,
+        Gone,
+        Report,
+        Failed,
+        Progress,
+        Stopped,
+        Need,
+        Task,
+        Commit,
+        Cancel,
+        RollCall,
+        Order,
+        Done,
+        Here,
+        Refused,
+    )
 }
 
 
@@ -307,20 +416,21 @@ def decode(data: bytes, *, where: str = "message") -> Message:
         WireError: it is not a message of ours.
     """
     if len(data) > MESSAGE_LIMIT:
-        raise WireError(f"{len(data)} bytes, at most {MESSAGE_LIMIT} are allowed", where=where)
+        raise WireError(f"{len(data)} bytes, at most {MESSAGE_LIMIT} are allowed", where=where, reason="too long")
     match _unpack(data, where):
         case [int(protocol), str(kind), dict(fields)] if type(protocol) is int:  # True is an int to isinstance
             pass
         case _:
-            raise WireError("not [protocol, kind, fields]", where=where)
+            raise WireError("not [protocol, kind, fields]", where=where, reason="malformed")
     if protocol != PROTOCOL:
         raise WireError(
             f"protocol {protocol}, and this edgepfl speaks {PROTOCOL}",
             where=where,
             remedy="Update the older side",
+            reason="protocol",
         )
     if kind not in KINDS:
-        raise WireError(f"unknown kind {kind[:32]!r}", where=where)
+        raise WireError(f"unknown kind {kind[:32]!r}", where=where, reason="unknown kind")
     try:
         message = msgspec.convert(fields, KINDS[kind], builtin_types=(bytes,))  # else text passes for base64
     except (msgspec.ValidationError, ValueError, OverflowError) as error:
@@ -343,7 +453,7 @@ def _unpack(data: bytes, where: str) -> Any:  # noqa: ANN401  msgpack's value is
             max_ext_len=0,
         )
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
-        raise WireError(f"not a message ({type(error).__name__}: {error})", where=where) from error
+        raise WireError(f"not a message ({type(error).__name__}: {error})", where=where, reason="malformed") from error
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -353,10 +463,14 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-def _check_finite(message: Message | Part, where: str) -> None:
+def _check_finite(message: Message | Part | Conditions | Amend, where: str) -> None:
     if isinstance(message, Report):
         for part in message.members:
             _check_finite(part, where)
+    for amend in message.amends if isinstance(message, Task) else ():
+        _check_finite(amend, where)
+    if isinstance(message, Task | RollCall) and message.conditions is not None:
+        _check_finite(message.conditions, where)
     for field in message.__struct_fields__:
         value = getattr(message, field)
         numbers = value.values() if isinstance(value, dict) else (value,)

@@ -101,6 +101,11 @@ class BrokerHandle:
         self.url = url
         self.name = name
 
+    @property
+    def process(self) -> int | None:
+        """The number of its process, if it is ours and runs."""
+        return None
+
     def start(self) -> None:
         """Start it, again on the same port; returns when it answers.
 
@@ -134,6 +139,11 @@ class PrivateBroker(BrokerHandle):
         self._process: subprocess.Popen[bytes] | None = None
         self._broker = 0  # process id
         self._folder = tempfile.TemporaryDirectory(prefix="edgepfl-broker-", ignore_cleanup_errors=True)
+
+    @property
+    def process(self) -> int | None:
+        """The number of its process, while it runs."""
+        return self._broker if self._process is not None else None
 
     def start(self) -> None:
         """Start it, again on the same port; returns when it answers.

@@ -5,6 +5,7 @@ What is missing is bus, storage and time, so what it computes is what a real fed
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -12,8 +13,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator import updater
+from coordinator import coded, updater
 from coordinator.reduction import Upload
+from device_agent import sending
 from device_agent.data import Examples
 from device_agent.evaluate import Evaluation, evaluate
 from device_agent.interpreter import Interpreter, RoundResult, Start
@@ -45,6 +47,7 @@ class Setting:
         tune_steps: of an evaluation.
         seed: of the run.
         decay: factors by which runtime hyperparameters change with each round.
+        codec: by which uploads are encoded.
     """
 
     hyper: updater.Settings = field(default_factory=dict)
@@ -52,6 +55,7 @@ class Setting:
     tune_steps: int = 3
     seed: int = 7
     decay: Mapping[str, float] = field(default_factory=dict)
+    codec: str = ""
 
 
 class InProcess:
@@ -77,7 +81,10 @@ class InProcess:
         self.devices = {name: examples.fit(self.plan) for name, examples in devices.items()}
         self.interpreter = Interpreter(self.plan, self.model, runner)
         self.server = updater.first_state(self.algorithm, self.plan, self.model)
+        self.coding = coded.check(self.algorithm, self.plan, setting.codec)
         self.kept: dict[str, Trees] = {}
+        self.residual: dict[str, Trees] = {}
+        self.uploaded = 0  # bytes
         self.history: list[Moved] = []
         self._hyper: dict[str, float] | None = None
 
@@ -87,6 +94,7 @@ class InProcess:
         reduction = updater.reduction(tuned, self.plan, cohort)
         results = {device: self.train(device, steps) for device in cohort}
         for device, result in results.items():
+            result = results[device] = self._sent(device, result)  # noqa: PLW2901  from here on it is what arrived
             self.kept[device] = result.keep
             count = self.devices[device].count
             reduction.offer(device, Upload(count, result.steps, lambda upload=result.upload: upload))  # type: ignore[misc]  # the default binds it now
@@ -94,6 +102,17 @@ class InProcess:
         self.server = updater.next_state(tuned, self.server, got)
         self.history.append(Moved(results, _copied(self.server)))
         return self.history[-1]
+
+    def _sent(self, device: str, result: RoundResult) -> RoundResult:
+        """A result as the coordinator gets it, and the KEEP slots as they follow from that."""
+        if not self.setting.codec:
+            return result
+        residual = self.residual.get(device, self.coding.none_left())
+        sent = sending.sent(result, self.coding, self.tuned.amended, residual, self.start(device).seed)
+        self.residual[device] = {name: sent.keep[name] for name in self.coding.residuals}
+        self.uploaded += len(sent.upload)
+        keep = {name: sent.keep[name] for name in result.keep}
+        return dataclasses.replace(result, upload=self.coding.decode(sent.upload), keep=keep)
 
     def start(self, device: str) -> Start:
         """What a device has when the next round begins."""

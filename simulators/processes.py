@@ -35,6 +35,11 @@ class Command:
                 [sys.executable, "-m", "edgepfl", *self._arguments], stdout=out, stderr=subprocess.STDOUT
             )
 
+    @property
+    def process(self) -> int | None:
+        """The number of its process, once it was started."""
+        return None if self._process is None else self._process.pid
+
     def kill(self) -> None:
         """End it as a power cut would: SIGKILL."""
         if self._process is not None:

@@ -58,7 +58,7 @@ class RunProgress:
 
 def _about(status: RunStatus) -> str:
     loss = status.metrics.get("loss")
-    parts = [f"{len(status.devices)} devices", f"{(status.bytes_in + status.bytes_out) / 1e6:.1f} MB"]
+    parts = [f"{len(status.here)} devices", f"{(status.bytes_in + status.bytes_out) / 1e6:.1f} MB"]
     if loss is not None:
         parts.append(f"loss {loss:.3f}")
     return ", ".join(parts)

@@ -28,12 +28,14 @@ class Given(msgspec.Struct, frozen=True):
         examples: how many the device trains on.
         steps: minibatch steps it took.
         upload: digest of its UP slots.
+        scale: what its means are multiplied by: 1 but for reports that come late.
     """
 
     device: Device
     examples: Count
     steps: Count
     upload: Sha256
+    scale: Annotated[float, Meta(ge=0, le=1)] = 1.0
 
 
 class Update(msgspec.Struct, frozen=True, tag="update"):

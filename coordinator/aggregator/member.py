@@ -157,7 +157,7 @@ class Member:
             except StoreError as error:  # its loss costs an attempt: trying again would not bring it back
                 raise CodecError(str(error), where=f"upload of {given.device}") from error
 
-        return Upload(given.examples, given.steps, load)
+        return Upload(given.examples, given.steps, load, given.scale)
 
     def _downloads(self, algorithm: Algorithm, plan: Plan, state: Trees, devices: Sequence[str]) -> dict[str, str]:
         """The digests of some devices' downloads at rank 0, stored; nothing elsewhere."""

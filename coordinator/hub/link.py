@@ -11,6 +11,7 @@ from edgepfl import wire
 from edgepfl.bus import Arrived, Bus, Connected, Disconnected, Will
 from edgepfl.bus.blobs import BlobStore
 from edgepfl.bus.chunks import Receiver, Sender
+from edgepfl.bus.outflow import AGAIN, Outflow
 from edgepfl.errors import BusError, TransferError, WireError
 from edgepfl.topics import Chunk, FromDevice, ToAll, ToDevice, Topics
 from edgepfl.wire import BlobRef, Cancel, Commit, Gone, Message, Need, RollCall, Task
@@ -74,10 +75,11 @@ class Link:
         self._topics = Topics(fleet)
         self._bus = bus
         self._receiver = Receiver(fetched)
-        self._sender = Sender(offered)
+        self._outflow = Outflow(Sender(offered), bus, self._chunk_topic)
         self._clock = clock
         self._ear = ear
         self._missing: set[str] = set()
+        self._sending: asyncio.TimerHandle | None = None
 
     async def run(self) -> None:
         """Serve until cancelled.
@@ -93,6 +95,7 @@ class Link:
             while True:
                 self._take(await self._bus.receive())
         finally:
+            self._outflow.forget()
             self.say(Gone(self.device, self.session))
             await asyncio.shield(self._bus.stop())
 
@@ -133,6 +136,18 @@ class Link:
         for need in self._receiver.due(self._clock()):
             self.say(need)
 
+    def _chunk_topic(self, sha16: str, index: int) -> str:
+        return self._topics.build(Chunk(sha16, index, self.device))
+
+    def _send_on(self) -> None:
+        """Send what waits, as the bus has room."""
+        if self._sending is not None:
+            self._sending.cancel()
+            self._sending = None
+        self._outflow.pump(self._clock())
+        if self._outflow.waiting:
+            self._sending = asyncio.get_running_loop().call_later(AGAIN, self._send_on)
+
     def _look(self) -> None:
         if self._missing:
             self.pump()
@@ -147,6 +162,7 @@ class Link:
                 self._ear.linked()
                 self.pump()
             case Disconnected(reason):
+                self._outflow.forget()
                 log.warning("disconnected from the parent (%s)", reason)
             case Arrived(topic, payload):
                 self._arrived(topic, payload)
@@ -170,9 +186,8 @@ class Link:
             case RollCall():
                 self._ear.linked()
             case Need():
-                for index, data in self._sender.requested(message, self._clock()):
-                    chunk = Chunk(message.sha256[:16], index, self.device)
-                    self._bus.publish(self._topics.build(chunk), data)
+                self._outflow.needed(message, self._clock())
+                self._send_on()
             case _:
                 log.warning("a %s is nothing for a hub", message.KIND)
 

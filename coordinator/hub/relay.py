@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from edgepfl import wire
 from edgepfl.bus import Arrived, Bus, Connected, Disconnected
-from edgepfl.bus.chunks import CHUNK
+from edgepfl.bus.chunks import CHUNK_SIZES
 from edgepfl.errors import BusError, WireError
 from edgepfl.topics import Address, Chunk, FromDevice, ToAll, ToDevice, Topics
 from edgepfl.wire import Gone, Hello, Message, Need, RollCall
@@ -90,7 +90,7 @@ class Relay:
 
     def _up(self, topic: str, payload: bytes) -> None:
         match self._own.parse(topic):
-            case Chunk(_, _, device) as address if device and len(payload) <= CHUNK:
+            case Chunk(_, _, device) as address if device and len(payload) <= CHUNK_SIZES[-1]:
                 self._say(self._parent_bus, self._parent, address, payload)
             case FromDevice(device, _) as address:
                 message = _read(topic, payload)
@@ -102,7 +102,7 @@ class Relay:
 
     def _down(self, topic: str, payload: bytes) -> None:
         match self._parent.parse(topic):
-            case Chunk(_, _, "") as address if len(payload) <= CHUNK:
+            case Chunk(_, _, "") as address if len(payload) <= CHUNK_SIZES[-1]:
                 self._say(self._bus, self._own, address, payload)
             case (ToAll() | ToDevice()) as address:
                 if _read(topic, payload) is not None:

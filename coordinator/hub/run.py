@@ -28,6 +28,7 @@ import msgspec
 from coordinator import events, members
 from coordinator.active import ActiveRun
 from coordinator.checkpoint import Saved
+from coordinator.conditions import has_judged
 from coordinator.desk import Desk
 from coordinator.exact import Grid
 from coordinator.hub.arithmetic import Upward
@@ -259,9 +260,11 @@ class HubRun(ActiveRun):
         """The fleet is small: a round waits for all whom the hub knows, but not long for those who are away."""
         config, patience = self.row.config, self._errand.task.deadline
         fleet = self._desk.fleet()
-        here = set(filter(self._usable, fleet.present(self._runtimes)))
+        present = fleet.present(self._runtimes)
+        here = set(filter(self._usable, present))
+        asked = {name for name in present if not has_judged(fleet.devices[name].hello, config.conditions)}
         unheard = {members.owner(name) for name in self._accepted} - fleet.devices.keys()
-        goal = min(config.goal, max(config.minimum, len(here | unheard)))
+        goal = min(config.goal, max(config.minimum, len(here | asked | unheard)))
         return Policy(
             goal,
             config.minimum,
@@ -269,6 +272,9 @@ class HubRun(ActiveRun):
             min(config.deadline, patience * _FOR_ROUNDS),
             config.lease,
         )
+
+    def _canaries(self, cohort: tuple[str, ...]) -> tuple[str, ...]:  # noqa: ARG002  the parent's had their turn
+        return ()
 
     def _task(self, devices: tuple[str, ...], download: BlobRef) -> Task:
         task, own = self._errand.task, self._round.number - self._errand.first

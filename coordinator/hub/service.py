@@ -18,6 +18,7 @@ import msgspec
 import edgepfl
 from coordinator import members
 from coordinator.active import ActiveRun
+from coordinator.conditions import roll_call
 from coordinator.config import RunConfig
 from coordinator.hub.arithmetic import Modelled, Upward
 from coordinator.hub.levels import Nested
@@ -32,6 +33,7 @@ from edgepfl.bus._files import storing, write_durably
 from edgepfl.bus.blobs import BlobStore
 from edgepfl.errors import EdgepflError, RunError, StoreError, WireError
 from edgepfl.plan import Plan
+from edgepfl.topics import ToAll
 from edgepfl.wire import (
     MEMBERS_LIMIT,
     MESSAGE_LIMIT,
@@ -42,6 +44,8 @@ from edgepfl.wire import (
     Hello,
     Progress,
     Report,
+    RollCall,
+    Stopped,
     Task,
 )
 
@@ -333,6 +337,7 @@ class HubService(Coordinator):
             self._link.fetch_no_more()
         if run is not None and (run.row.id, *_key(run.errand.task)) == which and run.report is None:
             run.drop(cancel.reason)
+        self._link.say(Stopped(self._link.device, self._link.session, *which, steps=0))
 
     def _begin(self, task: Task) -> None:
         """Do what a task asks for, now that its blobs are here.
@@ -352,6 +357,8 @@ class HubService(Coordinator):
             self._store(errand)
             self.journal.create(row, first)
             self._run = run
+            if task.conditions is not None:
+                self._send(ToAll(RollCall.KIND), roll_call(task.conditions))
         else:
             errand = errand_of(task, own, run.errand, run.committed)
             self._store(errand)
@@ -368,6 +375,8 @@ class HubService(Coordinator):
             hyper=dict(task.settings),
             exact=True,
             max_norm=min(self._config.max_norm, room),
+            codec=task.codec,
+            conditions=task.conditions,
         )
         return RunRow(task.run, config, task.bundle.sha256, Status.RUNNING, "")
 

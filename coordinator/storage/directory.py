@@ -32,7 +32,7 @@ from coordinator.storage.depot import (
     is_digest,
     missing,
 )
-from edgepfl.bus._files import storing, sync, write_durably
+from edgepfl.bus._files import make_directory, storing, sync, write_durably
 
 _TEMPORARY = ".tmp"
 
@@ -54,7 +54,7 @@ class DirectoryDepot:
         self._grace = grace
         self._clock = clock
         with storing(directory):
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_directory(directory, 0o700)
 
     @property
     def where(self) -> str:

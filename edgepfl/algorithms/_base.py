@@ -35,7 +35,7 @@ from typing import Annotated, ClassVar, Protocol, TypeAlias
 import numpy as np
 
 from edgepfl.errors import ConfigError
-from edgepfl.plan import Entry, Reduce, Role, Slot, TensorSpecs, Weighting
+from edgepfl.plan import Amend, Entry, Reduce, Role, Slot, TensorSpecs, Weighting
 from edgepfl.tree import Tensor, Tree, Trees
 
 RUNTIME = "runtime input"
@@ -203,6 +203,15 @@ class Algorithm(ABC):
     def rebuilt(self) -> Mapping[str, Reduce]:
         """The slots that :meth:`rebuild` gives, and how they are combined; a class variable where no option matters."""
         return {}
+
+    @property
+    def amended(self) -> tuple[Amend, ...]:
+        """The KEEP slots of which the server knows the sum, the mean or a copy, by the uploads: see :class:`Amend`.
+
+        Exact where a codec rounds.  Codecs that leave numbers out are refused for an algorithm that has any: what they
+        owe would be counted twice, by the device's error feedback and by the method's own memory.
+        """
+        return ()
 
     # The device.
 

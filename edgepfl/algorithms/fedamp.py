@@ -13,7 +13,7 @@ from typing import ClassVar
 from edgepfl.algorithms._base import Across, Algorithm, Cohort, Minibatch, Scalar, whole
 from edgepfl.algorithms._rows import by_device, columns_of, matrix, row_of, rows_of, shaped
 from edgepfl.errors import ConfigError, RunError
-from edgepfl.plan import MODEL, Reduce, Slot, down, keep, up, work
+from edgepfl.plan import MODEL, Amend, Reduce, Slot, down, keep, up, work
 from edgepfl.tree import Tensor, Tree, Trees
 
 ROUNDING = 1e-6  # by which weights of float32 may be above 1
@@ -63,6 +63,10 @@ class FedAMP(Algorithm):
                 where="FedAMP",
                 remedy="Give alpha and sigma above 0, and lam of 0 or more",
             )
+
+    @property
+    def amended(self) -> tuple[Amend, ...]:
+        return (Amend("w", "trained"),)
 
     def begin(self, s: Trees) -> Trees:
         return {"x": s["u"]}

@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar
 from edgepfl.algorithms._base import SHAPES, Algorithm, Cohort, Minibatch, Scalar
 from edgepfl.algorithms._clip import clipped
 from edgepfl.errors import ConfigError
-from edgepfl.plan import Reduce, Slot, Weighting, down, given, keep, up, work
+from edgepfl.plan import Amend, Reduce, Slot, Weighting, down, given, keep, up, work
 from edgepfl.tree import Tree, Trees
 
 
@@ -89,6 +89,17 @@ class FedDC(Algorithm):
                 return {**self.slots, "change": up(Reduce.SUM)}
             case Correction.NONE:
                 return {name: self.slots[name] for name in ("w", "x", "h", "delta")}
+
+    @property
+    def amended(self) -> tuple[Amend, ...]:
+        drift = Amend("h", "delta")
+        match self.grad_correction:
+            case Correction.SCAFFOLD:
+                return drift, Amend("c_k", "delta", -1 / self.lr, per_step=True)
+            case Correction.LAST_UPDATE:
+                return drift, Amend("c_k", "change")
+            case Correction.NONE:
+                return (drift,)
 
     def begin(self, s: Trees) -> Trees:
         return {"x": s["w"]}

@@ -12,7 +12,7 @@ from typing import ClassVar
 from edgepfl.algorithms._base import Algorithm, Cohort, Minibatch, Scalar
 from edgepfl.algorithms._clip import clipped
 from edgepfl.errors import ConfigError
-from edgepfl.plan import Reduce, Slot, Weighting, down, keep, up, work
+from edgepfl.plan import Amend, Reduce, Slot, Weighting, down, keep, up, work
 from edgepfl.tree import Tree, Trees
 
 
@@ -65,6 +65,10 @@ class FedDyn(Algorithm):
 
     def declared(self) -> Mapping[str, Slot]:
         return {**self.slots, "mean": down()} if self.report_mean else self.slots
+
+    @property
+    def amended(self) -> tuple[Amend, ...]:
+        return (Amend("g", "delta", -self.mu),)
 
     def begin(self, s: Trees) -> Trees:
         return {"x": s["w"]}

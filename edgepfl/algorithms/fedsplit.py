@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from edgepfl.algorithms._base import Algorithm, Cohort, Minibatch, Participation, Scalar
 from edgepfl.errors import ConfigError
-from edgepfl.plan import Reduce, Slot, Weighting, down, keep, up, work
+from edgepfl.plan import Amend, Reduce, Slot, Weighting, down, keep, up, work
 from edgepfl.tree import Tree, Trees
 
 
@@ -62,6 +62,10 @@ class FedSplit(Algorithm):
                 where=type(self).__name__,
                 remedy="Lower lr or raise s",
             )
+
+    @property
+    def amended(self) -> tuple[Amend, ...]:
+        return (Amend("z", "delta"),)
 
     def begin(self, s: Trees) -> Trees:
         return {"y": s["x"], "next": s["z"]}

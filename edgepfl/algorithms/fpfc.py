@@ -19,7 +19,7 @@ from edgepfl.algorithms._pairs import Plain
 from edgepfl.algorithms._rows import columns_of, row_of, rows_of, shaped
 from edgepfl.algorithms._scad import Scad
 from edgepfl.errors import ConfigError
-from edgepfl.plan import MODEL, Reduce, Shape, Slot, Weighting, down, keep, up, work
+from edgepfl.plan import MODEL, Amend, Reduce, Shape, Slot, Weighting, down, keep, up, work
 from edgepfl.tree import Tensor, Tree, Trees
 
 
@@ -126,6 +126,10 @@ class FPFC(Algorithm):
             _refuse(f"lam_first = {self.lam_first} > lam = {self.lam}, but a warm-up rises", "Lower lam_first")
 
     # The device.
+
+    @property
+    def amended(self) -> tuple[Amend, ...]:
+        return (Amend("omega", "fused"),)
 
     def begin(self, s: Trees) -> Trees:
         return {"x": s["body"] | s["omega"]}

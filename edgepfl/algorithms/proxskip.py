@@ -14,7 +14,7 @@ import numpy as np
 
 from edgepfl.algorithms._base import Algorithm, Cohort, Minibatch, Participation, Scalar
 from edgepfl.errors import ConfigError
-from edgepfl.plan import Reduce, Slot, Weighting, down, keep, up, work
+from edgepfl.plan import Amend, Reduce, Slot, Weighting, down, keep, up, work
 from edgepfl.tree import Tree, Trees
 
 MOST_STEPS = 10_000
@@ -64,6 +64,10 @@ class ProxSkip(Algorithm):
             raise ConfigError(f"p = {self.p} is no chance above 0 and at most 1", where=type(self).__name__)
         if self.lr <= 0:
             raise ConfigError(f"lr = {self.lr}: the variates' step p / lr needs lr > 0", where=type(self).__name__)
+
+    @property
+    def amended(self) -> tuple[Amend, ...]:
+        return (Amend("xh", "delta"),)
 
     def begin(self, s: Trees) -> Trees:
         return {"x": s["w"]}

@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar
 
 from edgepfl.algorithms._base import SHAPES, Algorithm, Cohort, Minibatch, Scalar
 from edgepfl.errors import ConfigError
-from edgepfl.plan import Reduce, Slot, Weighting, down, given, keep, up, work
+from edgepfl.plan import Amend, Reduce, Slot, Weighting, down, given, keep, up, work
 from edgepfl.tree import Tree, Trees
 
 
@@ -75,6 +75,12 @@ class Scaffold(Algorithm):
         if self.option is Option.GRADIENT:
             return {**self.slots, "g": work(), "change": up(Reduce.SUM)}
         return self.slots
+
+    @property
+    def amended(self) -> tuple[Amend, ...]:
+        if self.option is Option.GRADIENT:
+            return (Amend("c_k", "change"),)
+        return (Amend("c_k", "delta", -1 / self.lr, per_step=True),)
 
     def begin(self, s: Trees) -> Trees:
         w = s["w"]

@@ -68,6 +68,16 @@ class Bus(Protocol):
         """What crossed the socket since the start."""
         ...
 
+    @property
+    def backlog(self) -> int:
+        """Bytes of what was published and is not sent yet (``qos=0``) or not acknowledged (``qos=1``)."""
+        ...
+
+    @property
+    def largest(self) -> int:
+        """Bytes of the longest payload that the broker takes, as far as it is known."""
+        ...
+
     async def start(self) -> None:
         """Begin to connect, and go on connecting for ever; Connected tells of success.
 

@@ -20,6 +20,8 @@ _REMEDIES = {
     errno.EROFS: "Remount that disk for writing; a card that fails often turns read-only",
     errno.EIO: "Check the disk: it fails",
 }
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""What the operating system says when there is no room."""
 
 
 @contextmanager
@@ -29,7 +31,8 @@ def storing(where: Path) -> Iterator[None]:
         yield
     except OSError as error:
         remedy = _REMEDIES.get(error.errno or 0, "")
-        raise StoreError(f"the store failed ({error.strerror or error})", where=str(where), remedy=remedy) from error
+        what = f"the store failed ({error.strerror or error})"
+        raise StoreError(what, where=str(where), remedy=remedy, full=error.errno in FULL) from error
 
 
 def write_durably(path: Path, data: bytes | memoryview) -> None:
@@ -50,6 +53,19 @@ def write_at(path: Path, offset: int, data: bytes) -> None:
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
         file.seek(offset)
         file.write(data)
+
+
+def free_bytes(directory: Path) -> int:
+    """What this user may still write on the disk of a directory."""
+    disk = os.statvfs(directory)
+    return disk.f_bavail * disk.f_frsize
+
+
+def make_directory(path: Path, mode: int = 0o777) -> None:
+    """Make a directory, and those above it that are missing; their names are on the disk when this returns."""
+    for missing in reversed([each for each in (path, *path.parents) if not each.exists()]):
+        missing.mkdir(mode=mode, exist_ok=True)
+        sync(missing.parent)
 
 
 def settle(temporary: Path, path: Path) -> None:

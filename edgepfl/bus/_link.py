@@ -29,6 +29,7 @@ from edgepfl.errors import BusError
 _log = logging.getLogger("edgepfl.bus")
 _FILTERS = 8  # in one SUBSCRIBE: some brokers take no more
 _HEADER = 16  # bytes of a PUBLISH besides topic and payload, at most
+_TOPIC = 256  # bytes of a topic, at most
 _READS = 64  # packets, before other clients of the loop have their turn
 _TAKEN_OVER = 0x8E
 # Reasons to refuse a connection that another attempt does not change: protocol, client id, password, not authorised,
@@ -82,6 +83,16 @@ class Link:
         self._limit = settings.max_packet
         self._ticking: asyncio.TimerHandle | None = None
         self._drained: asyncio.Future[None] | None = None
+
+    @property
+    def limit(self) -> int:
+        """Bytes of a packet, at most: ours, and once it is connected the broker's."""
+        return self._limit
+
+    @property
+    def backlog(self) -> int:
+        """Bytes of what is not sent or not acknowledged."""
+        return sum(self._queued.values())
 
     async def open(self, filters: Sequence[str]) -> None:
         """Connect and subscribe; returns when the connection is ready or lost.
@@ -276,6 +287,11 @@ class Link:
             return
         self._meter.messages_in += 1
         self._inbox.put(Arrived(topic, bytes(message.payload)))
+
+
+def largest_payload(packet: int) -> int:
+    """Bytes that a packet has room for beside its topic, which may be any of ours."""
+    return max(0, packet - _HEADER - _TOPIC)
 
 
 def _discard(remove: Callable[[int], bool], handle: int) -> None:

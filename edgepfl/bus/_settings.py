@@ -27,6 +27,8 @@ class MqttSettings:
         backoff_base: seconds; the wait before a reconnection is random, at first up to this long, then up to twice
             as long each time.
         backoff_cap: seconds; no wait is longer.
+        retry_cap: likewise while a broker does not answer or goes away: a fleet must be back seconds after its broker.
+            Only who was thrown out by a client of the same name, or was refused, waits longer.
         receive_maximum: QoS 1 messages that the broker may have under way to us.
         max_inflight: QoS 1 messages that we have under way to the broker.
         max_queued: messages that are published and not yet sent (QoS 0) or acknowledged (QoS 1).
@@ -45,6 +47,7 @@ class MqttSettings:
     connect_timeout: float = 10.0
     backoff_base: float = 0.2
     backoff_cap: float = 30.0
+    retry_cap: float = 8.0
     receive_maximum: int = 16
     max_inflight: int = 8
     max_queued: int = 256

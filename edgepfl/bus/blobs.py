@@ -15,16 +15,33 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from edgepfl import wire
-from edgepfl.bus._files import settle, storing, write_durably
-from edgepfl.bus._window import BLOB_LIMIT, digests
+from edgepfl.bus._files import free_bytes, make_directory, settle, storing, write_durably
+from edgepfl.bus._window import BLOB_LIMIT, chunk_fitting, digest, digests
 from edgepfl.errors import StoreError
-from edgepfl.wire import BlobRef
+from edgepfl.wire import CHUNK, BlobRef
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _PART = ".part"
+
+
+@dataclass(frozen=True)
+class Room:
+    """How much of a disk a store may use.
+
+    Attributes:
+        quota: bytes of all its blobs; 0 for no limit but the disk's.
+        reserve: bytes of the disk that stay free for others.
+        beside: directories of other stores, whose blobs count, too.
+    """
+
+    quota: int = 0
+    reserve: int = 0
+    beside: tuple[Path, ...] = ()
 
 
 class BlobStore:
@@ -32,15 +49,17 @@ class BlobStore:
 
     Args:
         directory: of this store alone; what is not a blob's name in it is left as it is.
+        room: how much of the disk it may use.
 
     Raises:
         StoreError: the directory cannot be made, read or written.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, room: Room = Room()) -> None:
         self._directory = directory
+        self._room = room
         with storing(directory):
-            directory.mkdir(parents=True, exist_ok=True)
+            make_directory(directory)
             for leftover in directory.glob("*.tmp"):
                 leftover.unlink(missing_ok=True)
 
@@ -49,8 +68,12 @@ class BlobStore:
         """Where the blobs are."""
         return self._directory
 
-    def put(self, data: bytes) -> BlobRef:
+    def put(self, data: bytes, chunk: int = CHUNK) -> BlobRef:
         """Store ``data``; its reference always carries the digests of its chunks, never the bytes.
+
+        Args:
+            data: the blob.
+            chunk: bytes of its chunks; more where the digests of so many chunks would not fit into a message.
 
         Raises:
             StoreError: disk full, no permission, or longer than a reference can describe.
@@ -59,7 +82,70 @@ class BlobStore:
             raise StoreError(
                 f"a blob of {len(data)} bytes, at most {BLOB_LIMIT} are possible", where=str(self._directory)
             )
-        return BlobRef(self.keep(data), len(data), chunks=digests(data))
+        chunk = chunk_fitting(len(data), chunk)
+        return BlobRef(self.keep(data), len(data), chunks=digests(data, chunk), chunk_size=chunk)
+
+    def ref(self, sha256: str, chunk: int = CHUNK) -> BlobRef:
+        """The reference of a blob that is here, in chunks of ``chunk`` bytes or more, as :meth:`put` gives it.
+
+        It reads the blob a chunk at a time, and does not verify the whole.
+
+        Raises:
+            StoreError: the blob is not here or cannot be read.
+            TransferError: it is longer than a reference can describe.
+        """
+        path = self.path(sha256)
+        with storing(path), path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            chunk = chunk_fitting(size, chunk)
+            found = b"".join(digest(data) for data in iter(lambda: file.read(chunk), b""))
+        return BlobRef(sha256, size, chunks=found, chunk_size=chunk)
+
+    def check_room(self, sha256: str, size: int, owed: int = 0) -> None:
+        """Refuse a blob for which there is no room.
+
+        Args:
+            sha256: of the blob; what is here of it already does not count.
+            size: its bytes.
+            owed: bytes of the disk that are promised to others and not written yet.
+
+        Raises:
+            StoreError: it is above the quota, or the disk has not so much to spare.
+        """
+        room = self._room
+        if room.quota and (used := self._used(without=sha256)) + size > room.quota:
+            raise StoreError(
+                f"a blob of {size} bytes does not fit: {used} of {room.quota} bytes are used",
+                where=str(self._directory),
+                remedy="Raise quota_mib in the table [transfer]",
+                full=True,
+            )
+        with storing(self._directory):
+            free = free_bytes(self._directory) - owed - room.reserve
+        if size > free:
+            raise StoreError(
+                f"a blob of {size} bytes does not fit: the disk has {max(free, 0)} bytes to spare",
+                where=str(self._directory),
+                remedy=f"Free some space: {room.reserve} bytes stay free for others (reserve_mib in [transfer])",
+                full=True,
+            )
+
+    def _used(self, *, without: str) -> int:
+        """Bytes of all other blobs; one that is still coming has a file as long as it will be."""
+        used = 0
+        for directory in (self._directory, *self._room.beside):
+            with storing(directory), os.scandir(directory) as entries:
+                for entry in entries:
+                    sha256 = entry.name.removesuffix(_PART)
+                    if _SHA256.fullmatch(sha256) and (sha256 != without or directory != self._directory):
+                        with suppress(FileNotFoundError):  # it went meanwhile
+                            used += entry.stat().st_size
+        return used
+
+    def whole(self) -> frozenset[str]:
+        """The digests of the blobs that are here, whole."""
+        with storing(self._directory):
+            return frozenset(path.name for path in self._directory.iterdir() if _SHA256.fullmatch(path.name))
 
     def keep(self, data: bytes | memoryview) -> str:
         """Store ``data`` of any length, which never crosses the bus; its digest.

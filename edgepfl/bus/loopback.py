@@ -94,6 +94,16 @@ class LoopbackBus:
         """What MQTT packets for the same messages would have been, without keepalive and connection."""
         return self._meter.read()
 
+    @property
+    def backlog(self) -> int:
+        """Nothing: what is published is there."""
+        return 0
+
+    @property
+    def largest(self) -> int:
+        """Bytes of the longest payload."""
+        return MOST - 256  # beside its topic
+
     async def start(self) -> None:
         """Connect, now or when the broker starts."""
         if self._started:

@@ -14,7 +14,7 @@ from typing import Literal
 
 from edgepfl.bus._base import Connected, Disconnected, Event, Traffic, Will
 from edgepfl.bus._inbox import Inbox
-from edgepfl.bus._link import Link, Lost
+from edgepfl.bus._link import Link, Lost, largest_payload
 from edgepfl.bus._settings import Endpoint, MqttSettings, endpoint
 from edgepfl.bus._socket import Meter
 from edgepfl.errors import BusError
@@ -22,6 +22,7 @@ from edgepfl.errors import BusError
 __all__ = ["MqttBus", "MqttSettings"]
 
 _log = logging.getLogger("edgepfl.bus")
+_TELL = 60.0  # seconds between two complaints about another client with our name
 _GOODBYE = 2.0  # seconds to send what is queued at the end
 
 
@@ -42,11 +43,22 @@ class MqttBus:
         self._link: Link | None = None
         self._connected = False
         self._running: asyncio.Task[None] | None = None
+        self._largest = largest_payload(settings.max_packet)
 
     @property
     def traffic(self) -> Traffic:
         """What crossed the sockets since the start: all MQTT packets, before encryption."""
         return self._meter.read()
+
+    @property
+    def backlog(self) -> int:
+        """Bytes of what was published and is not sent yet (``qos=0``) or not acknowledged (``qos=1``)."""
+        return self._link.backlog if self._link is not None else 0
+
+    @property
+    def largest(self) -> int:
+        """Bytes of the longest payload that the last broker takes, or ours until one was reached."""
+        return self._largest
 
     async def start(self) -> None:
         """Try to connect once, then go on in the background; Connected tells of success.
@@ -119,6 +131,7 @@ class MqttBus:
     async def _run(self, to: Endpoint, first: asyncio.Future[Lost | None]) -> None:
         loop = asyncio.get_running_loop()
         attempt = 0
+        rivalry = _Rivalry(self._settings.client_id)
         while True:
             began = loop.time()
             lost = await self._serve(to, first)
@@ -131,6 +144,8 @@ class MqttBus:
             lived = loop.time() - began
             attempt = 0 if lived > 2 * self._ceiling(attempt) else attempt + 1
             wait = self._wait(attempt, lost)
+            if lost.taken_over:
+                rivalry.taken_over(began + lived)
             _log.log(_level(lost), "%s: %s; next attempt in %.1f s", self._settings.client_id, lost.reason, wait)
             await asyncio.sleep(wait)
 
@@ -142,6 +157,7 @@ class MqttBus:
             lost = await self._open(link)
             if lost is None:
                 self._connected = True
+                self._largest = largest_payload(link.limit)
                 self._inbox.put(Connected())
                 if not first.done():
                     first.set_result(None)
@@ -172,7 +188,8 @@ class MqttBus:
         return None
 
     def _ceiling(self, attempt: int) -> float:
-        return min(self._settings.backoff_cap, self._settings.backoff_base * 2.0 ** min(attempt, 32))
+        cap = min(self._settings.backoff_cap, self._settings.retry_cap)
+        return min(cap, self._settings.backoff_base * 2.0 ** min(attempt, 32))
 
     def _wait(self, attempt: int, lost: Lost) -> float:
         """Seconds until the next attempt: random, so that a fleet does not come back all at once.
@@ -182,6 +199,27 @@ class MqttBus:
         if lost.taken_over or lost.hopeless:
             return random.uniform(0.5, 1.0) * self._settings.backoff_cap
         return random.uniform(0.0, self._ceiling(attempt))
+
+
+class _Rivalry:
+    """Tells, but not all the time, that another client goes on taking our name."""
+
+    def __init__(self, client_id: str) -> None:
+        self._client_id = client_id
+        self._times = 0
+        self._told = -_TELL
+
+    def taken_over(self, now: float) -> None:
+        """It did, at ``now``; once is a restart."""
+        self._times += 1
+        if self._times > 1 and now >= self._told + _TELL:
+            self._told = now
+            _log.error(
+                "%s: taken over %d times: another client goes on connecting with this name, and the two throw each "
+                "other out. Give each device a name of its own, and end one of them",
+                self._client_id,
+                self._times,
+            )
 
 
 def _level(lost: Lost) -> int:

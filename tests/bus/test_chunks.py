@@ -17,8 +17,10 @@ from edgepfl.bus.blobs import BlobStore
 from edgepfl.bus.chunks import (
     BLOB_LIMIT,
     CHUNK,
+    MOST_QUIET,
     PATIENCE,
     QUIET,
+    START,
     WINDOW,
     Fetch,
     Offer,
@@ -27,6 +29,7 @@ from edgepfl.bus.chunks import (
     check_ref,
     chunk_count,
     digests,
+    window_of,
 )
 from edgepfl.errors import TransferError
 from edgepfl.wire import BlobRef, Need
@@ -86,17 +89,53 @@ def test_a_blob_arrives_whole_whatever_happens_to_its_chunks(size: int, fault: d
         assert not target.part(ref.sha256).exists()
 
 
-def test_the_window_is_refilled_when_half_of_it_has_come() -> None:
-    fetch, need = Fetch(reference(blob(40 * CHUNK))).ask(5.0)
-    assert asked(need) == list(range(WINDOW))
-    for index in range(WINDOW // 2 - 1):
-        fetch = fetch.took(index, 5.0)
-        assert fetch.ask(5.9)[1] is None
-    fetch = fetch.took(20, 5.1).took(7, 5.2)  # 20 came for somebody else
-    assert fetch.ask(5.2)[1] is None  # and more may be coming
-    fetch, need = fetch.ask(5.3)
-    assert asked(need) == [16, 17, 18, 19, 21, 22, 23, 24]
-    assert fetch.asked.bit_count() == WINDOW
+def test_the_window_grows_and_is_refilled_when_half_of_it_has_come() -> None:
+    fetch, need = Fetch(reference(blob(40 * CHUNK))).forget(5.0).ask(5.0)
+    assert asked(need) == list(range(START))
+    fetch = fetch.took(0, 5.1)
+    assert fetch.ask(5.9)[1] is None  # more than half of it is still to come
+    fetch = fetch.took(1, 5.9).took(2, 5.9)
+    assert fetch.ask(5.9)[1] is None  # and more may be coming just now
+    fetch, need = fetch.ask(6.0)
+    assert asked(need) == [4, 5, 6, 7, 8, 9]
+    assert fetch.asked.bit_count() == START + 3  # it has grown with each chunk
+    for index in fetch.missing.bit_length() * [0]:
+        fetch = fetch.took(index, 6.0)
+    assert fetch.window == window_of(CHUNK) == 8
+
+
+def test_a_receiver_follows_what_is_coming_for_others_and_asks_for_the_beginning_at_the_end() -> None:
+    fetch, _ = Fetch(reference(blob(8 * CHUNK))).forget(0.0).ask(0.0)
+    fetch, need = replace(fetch, asked=0).took(5, 0.5).ask(0.6)
+    assert need is not None
+    assert asked(need) == [0, 1, 2, 6, 7]
+    assert need.quiet == pytest.approx(0.6)  # since it listens: what was sent since then is on its way
+
+
+def test_repetitions_on_a_busy_link_are_no_reason_to_ask_for_more_of_them() -> None:
+    fetch, _ = Fetch(reference(blob(20 * CHUNK))).forget(0.0).ask(0.0)
+    fetch = fetch.took(0, 0.1)
+    for tenth in range(2, 100):
+        fetch = fetch.heard(tenth / 10)
+        assert fetch.ask(tenth / 10)[1] is None
+    assert fetch.stalled(9.9 + PATIENCE)
+
+
+def test_after_a_silence_few_chunks_are_asked_for_and_all_if_only_these_come() -> None:
+    fetch = replace(Fetch(reference(blob(40 * CHUNK))).forget(0.0), window=WINDOW)
+    fetch, _ = fetch.ask(0.0)
+    fetch, need = fetch.ask(1.0)
+    assert need is not None
+    assert (asked(need), need.quiet) == ([0, 1, 2, 3], 0.0)  # sent again at once: they may be lost
+    slow = fetch.took(0, 1.5).took(1, 2.0).took(2, 2.5).took(3, 3.0).took(4, 3.5)  # the first ones were only slow
+    assert slow.probe == 0
+    assert slow.ask(4.0)[1].quiet == 4.0  # type: ignore[union-attr]  # it fails if there is none
+    lost = fetch.took(0, 1.5).took(1, 1.5).took(2, 1.5).took(3, 1.5)
+    assert lost.ask(2.0)[1] is None
+    lost, need = lost.ask(1.5 + lost.patience)
+    assert need is not None
+    assert (asked(need), need.quiet) == ([4, 5, 6, 7], 0.0)
+    assert lost.listening == lost.moved  # from now on
 
 
 def test_what_does_not_come_is_asked_for_again_ever_more_rarely() -> None:
@@ -117,8 +156,9 @@ def test_on_a_slow_link_the_patience_follows_the_pace() -> None:
     fetch, _ = Fetch(reference(blob(20 * CHUNK))).forget(0.0).ask(0.0)
     fetch = fetch.took(0, 0.9).took(1, 3.4)  # seconds for each chunk
     assert fetch.patience == pytest.approx(7.5)
-    assert fetch.ask(3.4 + 7.4)[1] is None
-    assert fetch.forget(4.0).ask(4.0)[1] == Need(fetch.ref.sha256, ((2, 18),))
+    assert not fetch.stalled(3.4 + 7.4)
+    assert fetch.stalled(3.4 + 7.5)
+    assert fetch.forget(4.0).ask(4.0)[1] == Need(fetch.ref.sha256, ((2, 2 + START),))
 
 
 @pytest.mark.parametrize(
@@ -174,14 +214,17 @@ def test_an_offer_grants_a_window_of_its_own_chunks_once(
     offer, now, last = Offer(size), 0.0, dict[int, float]()
     for wait, ranges in needs:
         now += wait
-        offer, granted = offer.grant(Need("0" * 64, tuple(ranges)), now)
+        granted = offer.grant(Need("0" * 64, tuple(ranges)), now)
         assert len(granted) <= WINDOW
-        for index in granted:
+        for index, when in granted.items():
             assert 0 <= index < chunk_count(size)
             assert any(start <= index < stop for start, stop in ranges)
-            assert now - last.get(index, -1.0) >= QUIET
-            last[index] = now
-    assert offer.rests(now + 1.0)
+            assert when == max(now, last.get(index, -1.0) + QUIET)
+            if when == now:
+                offer, last[index] = offer.marked((index,), now), now
+        heard = offer.grant(Need("0" * 64, tuple(ranges), quiet=now + 1.0), now)
+        assert not last.keys() & heard.keys()  # what was sent is on its way to who listened all the time
+    assert offer.rests(now + MOST_QUIET)
 
 
 def test_each_chunk_is_sent_once_for_all_who_ask_together(tmp_path: Path) -> None:
@@ -193,7 +236,11 @@ def test_each_chunk_is_sent_once_for_all_who_ask_together(tmp_path: Path) -> Non
     assert sent[3][1] == blob(20 * CHUNK)[3 * CHUNK : 4 * CHUNK]
     assert sender.requested(need, 1.1) == []
     assert [index for index, _ in sender.requested(Need(ref.sha256, ((14, 18),)), 1.1)] == [16, 17]
-    assert sender.requested(need, 1.2) == sent
+    assert sender.requested(msgspec.structs.replace(need, quiet=0.5), 1.4) == []  # the receiver listens for so long
+    assert sender.requested(need, 1.4) == sent
+    assert sender.requested(need, 1.4) == []
+    sender.forget()  # our connection was lost
+    assert sender.requested(need, 1.4) == sent
     assert sender.requested(Need("f" * 64, ((0, 16),)), 9.0) == []
 
 
@@ -209,7 +256,7 @@ def test_a_fetch_resumes_from_what_lies_on_the_disk(tmp_path: Path) -> None:
     part.write_bytes(torn[:CHUNK] + b"\0" + torn[CHUNK + 1 :] + b"more than there should be")  # chunk 1 is damaged
     again = Receiver(BlobStore(tmp_path))
     assert not again.want(ref, 0.0)
-    assert asked(again.due(0.0)[0]) == [1, *range(3, 18)]
+    assert asked(again.due(0.0)[0]) == [1, 3, 4, 5]
     assert again.next_due == PATIENCE
     missing = [1, *range(3, 19)]
     results = [again.chunk(ref.sha256[:16], k, data[k * CHUNK : (k + 1) * CHUNK], 0.0) for k in missing]
@@ -255,7 +302,7 @@ def test_small_and_known_blobs_need_no_asking(tmp_path: Path) -> None:
 
 
 def test_blobs_take_turns_and_a_silent_sender_does_not_block_the_others(tmp_path: Path) -> None:
-    receiver = Receiver(BlobStore(tmp_path), parallel=2)
+    receiver = Receiver(BlobStore(tmp_path), under_way=2 * CHUNK)
     refs = [reference(blob(CHUNK, seed)) for seed in range(3)]
     assert not any(receiver.want(ref, 0.0) for ref in (*refs, refs[0]))
     assert [need.sha256 for need in receiver.due(0.0)] == [refs[0].sha256, refs[1].sha256]

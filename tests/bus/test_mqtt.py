@@ -14,7 +14,7 @@ import pytest
 from _components import absent
 from _world import play, running, send, until
 
-from edgepfl.bus import Arrived, Connected, Disconnected
+from edgepfl.bus import Arrived, Connected, Disconnected, mqtt
 from edgepfl.bus._link import Lost
 from edgepfl.bus.mqtt import MqttBus, MqttSettings
 from edgepfl.errors import BusError
@@ -127,13 +127,22 @@ def test_a_takeover_is_said_and_waited_out(caplog: pytest.LogCaptureFixture) -> 
     play(scenario())
 
 
+def test_a_name_that_is_taken_again_and_again_is_an_error_told_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    rivalry = mqtt._Rivalry("twin")
+    for now, told in ((0.0, 0), (30.0, 1), (60.0, 1), (89.9, 1), (90.0, 2), (500.0, 3)):
+        rivalry.taken_over(now)
+        assert len(caplog.records) == told, now
+    assert "Give each device a name of its own" in caplog.text
+    assert "taken over 2 times" in caplog.text
+
+
 def test_waits_are_random_and_grow_up_to_the_cap() -> None:
     bus = MqttBus(MqttSettings("mqtt://localhost", "bus"))
     waits = [[bus._wait(attempt, Lost("")) for _ in range(300)] for attempt in range(12)]
     tops = [max(each) for each in waits]
-    assert all(top <= min(30.0, 0.2 * 2**attempt) for attempt, top in enumerate(tops))
-    assert tops[7] > 10.0
-    assert min(waits[11]) < 5.0
+    assert all(top <= min(8.0, 0.2 * 2**attempt) for attempt, top in enumerate(tops))
+    assert tops[7] > 7.0
+    assert min(waits[11]) < 1.0
 
 
 @pytest.mark.parametrize(

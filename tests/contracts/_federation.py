@@ -33,6 +33,7 @@ class Federation(InProcess):
         settings: the run's hyperparameters.
         runner: of the graphs; ONNX Runtime unless given.
         seed: of the run.
+        codec: by which uploads are encoded.
     """
 
     def __init__(
@@ -42,9 +43,10 @@ class Federation(InProcess):
         *,
         runner: Runner | None = None,
         seed: int = 7,
+        codec: str = "",
     ) -> None:
         hyper = exported.settings() if settings is None else settings
-        setting = Setting(hyper, STEPS, TUNE_STEPS, seed)
+        setting = Setting(hyper, STEPS, TUNE_STEPS, seed, codec=codec)
         super().__init__(exported.bundle, runner or OnnxRunner(exported.bundle), DEVICES, setting)
 
     def run(self, cohorts: Sequence[Sequence[str]] = COHORTS) -> Self:

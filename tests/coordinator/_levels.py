@@ -15,8 +15,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 from _scripted import FLEET, Clock, Hand, config, finished, serving
+from msgspec import UNSET
 
 from coordinator.config import RunConfig
 from coordinator.hub.link import Link, will
@@ -26,15 +28,17 @@ from coordinator.status import RunStatus
 from device_agent import session
 from device_agent.session import Session, Standing, task_id
 from device_agent.store import Store
-from edgepfl import codec, wire
+from edgepfl import wire
 from edgepfl.bundle import Bundle, pack
 from edgepfl.bus import Arrived, Connected
 from edgepfl.bus.loopback import LoopbackBroker, LoopbackBus
+from edgepfl.coding import Coding
+from edgepfl.eligibility import Readings
 from edgepfl.plan import Plan, Reduce, Role
 from edgepfl.seeds import generator
 from edgepfl.topics import ToAll, ToDevice, Topics
 from edgepfl.tree import Tree, Trees
-from edgepfl.wire import BlobRef, Cancel, Commit, Hello, Need, Report, RollCall, Task
+from edgepfl.wire import BlobRef, Cancel, Commit, Failed, Hello, Need, Report, RollCall, Stopped, Task
 
 TOPICS = Topics(FLEET)
 
@@ -57,7 +61,7 @@ def uploaded(plan: Plan, task: Task, device: str, kept: bytes) -> bytes:
         name: Tree({tensor: drawn(spec.shape, slot.reduce) for tensor, spec in slot.tensors.items()})
         for name, slot in plan.by_role(Role.UP).items()
     }
-    return codec.encode(trees)
+    return Coding(task.codec, plan).encode(trees, task.seed).data
 
 
 Train: TypeAlias = Callable[[Plan, Task, str, bytes], bytes]
@@ -79,6 +83,7 @@ class Agent(Hand):
         self.working = asyncio.Event()  # cleared: it holds back what it has done
         self.working.set()
         self.tasks: list[Task] = []
+        self.readings = Readings()
 
     async def serve(self) -> None:
         while True:
@@ -96,7 +101,7 @@ class Agent(Hand):
                     if isinstance(message, Task) and any(each.device == self.name for each in message.cohort):
                         self.tasks.append(message)
                         await self.working.wait()
-                    self._feed(session.Received(message, 0.0))
+                    self._feed(session.Received(message, 0.0, self.readings))
 
     def kept(self, run: str) -> tuple[int, str]:
         """The settled round, and what it keeps since."""
@@ -112,7 +117,11 @@ class Agent(Hand):
         match effect:
             case session.SayHello(pending):
                 waiting = (pending.run, pending.round) if pending else ("", -1)
-                self.say(Hello(self.name, 1, ("onnx",), examples_of(self.name), 512, "test", waiting))
+                self.say(self._hello(waiting))
+            case session.SendFailed(failed, code, detail):
+                self.say(Failed(self.name, 1, failed.run, failed.round, failed.attempt, code, detail))
+            case session.SayStopped(ended):
+                self.say(Stopped(self.name, 1, ended.run, ended.round, ended.attempt, 0))
             case session.SendReports():
                 for waiting_report in self.store.outbox():
                     self.raw(Report.KIND, waiting_report.report)
@@ -125,6 +134,11 @@ class Agent(Hand):
                 self.store.settle(task_id_.run, accepted, task_id_.round, task_id_.attempt)
             case session.Close(task_id_, accepted):
                 self.store.close_round(task_id_.run, task_id_.round, accepted=accepted)
+
+    def _hello(self, waiting: tuple[str, int]) -> Hello:
+        plain = Hello(self.name, 1, ("onnx",), examples_of(self.name), 512, "test", waiting)
+        here = self._state.outlook
+        return msgspec.structs.replace(plain, judged=here.judged or UNSET, unmet=here.reasons or UNSET)
 
     def _work(self, task: Task) -> None:
         before = self.store.keep(task.run).data or b""

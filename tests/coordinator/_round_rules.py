@@ -11,19 +11,23 @@ from coordinator.rounds import Phase, Round, State
 
 NEXT = {
     Phase.SELECTING: {Phase.REPORTING, Phase.STOPPED},
-    Phase.REPORTING: {Phase.REDUCING, Phase.ABANDONED, Phase.STOPPED},
+    Phase.REPORTING: {Phase.REDUCING, Phase.ABANDONED, Phase.HALTED, Phase.STOPPED},
     Phase.REDUCING: {Phase.COMMITTED, Phase.ABANDONED, Phase.STOPPED},
     Phase.COMMITTED: set(),
     Phase.ABANDONED: set(),
+    Phase.HALTED: set(),
     Phase.STOPPED: set(),
 }
 NEXT_STATE = {
-    State.WORKING: {State.REPORTED, State.LOST, State.FAILED},
+    State.WAITING: {State.WORKING, State.RELEASED},
+    State.WORKING: {State.REPORTED, State.LOST, State.FAILED, State.RELEASED},
     State.LOST: {State.WORKING, State.REPORTED, State.FAILED},
     State.REPORTED: set(),
     State.FAILED: set(),
+    State.RELEASED: set(),
 }
-OVER = {Phase.COMMITTED, Phase.ABANDONED, Phase.STOPPED}
+OVER = {Phase.COMMITTED, Phase.ABANDONED, Phase.HALTED, Phase.STOPPED}
+UNANSWERED = {State.WAITING, State.WORKING}
 
 
 def check(before: Round, event: Event, after: Round, effects: tuple[Effect, ...]) -> None:
@@ -48,10 +52,14 @@ def _check_phase(before: Round, event: Event, after: Round) -> None:
         assert after == before
     if after.phase is Phase.SELECTING:
         assert not after.seats
-        assert after.enough is None or len(after.present) >= after.policy.minimum
+        assert after.enough is None or len(after.able) >= after.policy.minimum
+        assert after.able <= after.present
+        assert after.able.isdisjoint(after.barred) or len(after.present - after.barred.keys()) < after.policy.minimum
     if after.phase in {Phase.REDUCING, Phase.COMMITTED}:
         assert len(after.devices(State.REPORTED)) >= after.policy.minimum
-    assert bool(after.why) == (after.phase is Phase.ABANDONED)
+        assert not after.devices(*UNANSWERED)
+    assert bool(after.why) == (after.phase in {Phase.ABANDONED, Phase.HALTED})
+    assert before.barred == after.barred
 
 
 def _check_seats(before: Round, event: Event, after: Round) -> None:
@@ -61,9 +69,12 @@ def _check_seats(before: Round, event: Event, after: Round) -> None:
     for device, seat in after.seats.items():
         was = before.seats[device]
         assert was.state is seat.state or seat.state in NEXT_STATE[was.state]
-        assert bool(seat.why) == (seat.state in {State.LOST, State.FAILED})
+        assert bool(seat.why) == (seat.state in {State.LOST, State.FAILED, State.RELEASED})
+        assert seat.steps >= was.steps
         if was.state is not seat.state:
             assert before.phase is Phase.REPORTING
+        if seat.state is State.RELEASED and was.state is not State.RELEASED:
+            assert after.phase in {Phase.REDUCING, Phase.ABANDONED}
         if seat.state is State.LOST and was.state is State.WORKING:
             assert isinstance(event, events.Ticked)
             assert was.nudged
@@ -74,11 +85,24 @@ def _check_effect(before: Round, event: Event, after: Round, effect: Effect) -> 
     match effect:
         case events.Choose(devices, count):
             assert before.phase is after.phase is Phase.SELECTING
-            assert devices == tuple(sorted(after.present))
-            assert after.policy.minimum <= count == min(len(devices), after.policy.goal)
+            assert devices == tuple(sorted(after.able))
+            assert after.policy.minimum <= count == min(len(devices), after.policy.selected)
         case events.Announce(devices):
             assert (before.phase, after.phase) == (Phase.SELECTING, Phase.REPORTING)
-            assert devices == tuple(sorted(after.seats)) == after.devices(State.WORKING)
+            assert devices == after.devices(State.WORKING)
+            assert {*devices, *after.devices(State.WAITING)} == after.seats.keys()
+        case events.Widen(devices):
+            assert before.phase is after.phase is Phase.REPORTING
+            assert devices
+            assert set(devices) == {d for d in before.devices(State.WAITING) if after.seats[d].state is State.WORKING}
+            tried = [
+                seat
+                for device, seat in after.seats.items()
+                if device not in devices and seat.state is not State.WAITING
+            ]
+            assert all(seat.steps for seat in tried if seat.state is State.WORKING)  # nobody's word is out
+            shown = any(seat.steps or seat.state is State.REPORTED for seat in tried)
+            assert len(devices) == len(before.devices(State.WAITING)) if shown else len(devices) <= len(tried)
         case events.Resend(device):
             assert after.phase is Phase.REPORTING
             assert after.seats[device].state is State.WORKING
@@ -92,8 +116,9 @@ def _check_effect(before: Round, event: Event, after: Round, effect: Effect) -> 
             assert (before.phase, after.phase) == (Phase.REDUCING, Phase.COMMITTED)
             assert devices == before.devices(State.REPORTED)
         case events.Release(devices, _):
-            assert (before.phase, devices) == (Phase.REPORTING, after.devices(State.WORKING))
+            assert before.phase is Phase.REPORTING
             assert set(devices) <= set(before.devices(State.WORKING))  # one may be lost at the deadline itself
+            assert set(after.devices(State.RELEASED)) == {*devices, *before.devices(State.WAITING)}
             assert after.phase in {Phase.REDUCING, Phase.ABANDONED}
         case events.Suspect(devices):
             assert (before.phase, devices) == (Phase.REPORTING, after.devices(State.LOST))
@@ -101,6 +126,13 @@ def _check_effect(before: Round, event: Event, after: Round, effect: Effect) -> 
         case events.Abandon(why):
             assert (after.phase, after.why) == (Phase.ABANDONED, why)
             assert before.phase is not Phase.ABANDONED
+        case events.Halt(why):
+            assert isinstance(event, events.Failed)
+            assert (after.phase, after.why) == (Phase.HALTED, why)
+            given = [seat for seat in after.seats.values() if seat.state is not State.WAITING]
+            faulty = [seat for seat in given if seat.code in {"BundleError", "PlanError", "GraphFailed"}]
+            assert len(faulty) >= 2
+            assert len(faulty) / len(given) > after.policy.halt
         case events.End():
             assert isinstance(event, events.Stopped)
             assert after.phase is Phase.STOPPED
@@ -112,6 +144,9 @@ def _check_complete(before: Round, event: Event, after: Round, effects: tuple[Ef
     assert kinds[events.Announce] == ((before.phase, after.phase) == (Phase.SELECTING, Phase.REPORTING))
     assert kinds[events.Commit] == (before.phase is not after.phase is Phase.COMMITTED)
     assert kinds[events.Abandon] == (before.phase is not after.phase is Phase.ABANDONED)
+    assert kinds[events.Halt] == (before.phase is not after.phase is Phase.HALTED)
+    widened = before.phase is Phase.REPORTING and after.phase is Phase.REPORTING
+    assert kinds[events.Widen] == (widened and before.devices(State.WAITING) != after.devices(State.WAITING))
     assert kinds[events.End] == (before.phase is not after.phase is Phase.STOPPED)
     began = before.phase is not Phase.REDUCING or isinstance(event, events.Resumed)
     assert kinds[events.Reduce] == (began and after.phase is Phase.REDUCING)
@@ -123,6 +158,7 @@ def _check_complete(before: Round, event: Event, after: Round, effects: tuple[Ef
         assert all(seat.until > event.at for seat in after.seats.values() if seat.state is State.WORKING)
         assert event.at - after.since < after.policy.deadline
         assert after.devices(State.WORKING)
+        assert len(after.devices(State.REPORTED)) < after.policy.goal
 
 
 @dataclass

@@ -19,17 +19,18 @@ from coordinator.config import RunConfig
 from coordinator.rounds import Seat
 from coordinator.service import Coordinator
 from coordinator.status import RunStatus
-from edgepfl import codec, wire
+from edgepfl import wire
 from edgepfl.bundle import Bundle
 from edgepfl.bus import Arrived, Connected
 from edgepfl.bus._window import digests
 from edgepfl.bus.chunks import CHUNK
 from edgepfl.bus.loopback import LoopbackBroker, LoopbackBus
+from edgepfl.coding import Coding
 from edgepfl.plan import Plan, Role
 from edgepfl.seeds import generator
 from edgepfl.topics import Chunk, FromDevice, ToAll, ToDevice, Topics
 from edgepfl.tree import Tree, Trees
-from edgepfl.wire import BlobRef, Hello, Message, Need, Report, RollCall, Task
+from edgepfl.wire import BlobRef, Cancel, Hello, Message, Need, Report, RollCall, Stopped, Task
 
 FLEET = "home"
 TOPICS = Topics(FLEET)
@@ -64,7 +65,7 @@ def upload_of(plan: Plan, task: Task, device: str) -> bytes:
         )
         for name, slot in plan.by_role(Role.UP).items()
     }
-    return codec.encode(trees)
+    return Coding(task.codec, plan).encode(trees, task.seed).data
 
 
 def ref_of(data: bytes, *, inline: bool = True) -> BlobRef:
@@ -80,6 +81,7 @@ class Hand:
 
     def __init__(self, broker: LoopbackBroker, name: str, *, session: int = 1) -> None:
         self.name, self.session = name, session
+        self.obliging = True  # whether it says Stopped when it is told to stop
         self.bus = LoopbackBus(broker, name)
         for topic_filter in TOPICS.for_device(name):
             self.bus.subscribe(topic_filter)
@@ -122,7 +124,14 @@ class Hand:
             if isinstance(event, Connected):
                 return event
             if isinstance(event, Arrived) and isinstance(TOPICS.parse(event.topic), ToAll | ToDevice):
-                return wire.decode(event.payload)
+                message = wire.decode(event.payload)
+                if isinstance(message, Cancel) and self.obliging:
+                    self.stopped(message)
+                return message
+
+    def stopped(self, cancel: Cancel) -> None:
+        """Say that work has ended, as an agent does whether it had any or not."""
+        self.say(Stopped(self.name, self.session, cancel.run, cancel.round, cancel.attempt, 0))
 
     async def next(self, kind: type[AnyMessage]) -> AnyMessage:
         """The next message of a kind; others are dropped."""
@@ -245,9 +254,8 @@ async def finished(service: Coordinator, run: str) -> RunStatus:
 
 def config(**fields: Any) -> RunConfig:  # noqa: ANN401  whatever RunConfig takes
     """Settings of a small run of three devices, whose time is the test's."""
-    return RunConfig(
-        **{"rounds": 2, "goal": 3, "minimum": 3, "lease": 10.0, "deadline": 1000.0, "gather": 5.0, **fields}
-    )
+    small = {"rounds": 2, "goal": 3, "minimum": 3, "lease": 10.0, "deadline": 1000.0, "gather": 5.0, "canary": 0.0}
+    return RunConfig(**{**small, **fields})
 
 
 def honest_fleet(broker: LoopbackBroker, bundle: Bundle, *names: str, times: int = 1) -> tuple[Honest, ...]:
@@ -286,7 +294,7 @@ async def idle(service: Coordinator) -> None:
 
 async def told(hands: Iterable[Hand]) -> Task:
     """The task that all of these are told."""
-    tasks = [await hand.next(Task) for hand in hands]
+    tasks = await asyncio.gather(*(hand.next(Task) for hand in hands))
     assert len({(task.run, task.round, task.attempt, task.cohort) for task in tasks}) == 1
     return tasks[0]
 

@@ -77,6 +77,7 @@ def close(found: Trees, expected: Trees, tolerance: float) -> None:
         pytest.param("fedavg", {}, {"robust": "krum:0"}, True, id="krum compares whole uploads"),
         pytest.param("fedavg", {}, {"robust": "clip:0.1"}, False, id="clipping measures them"),
         pytest.param("fedavg", {}, {"server_optimizer": "fedadam"}, True, id="an optimiser remembers"),
+        pytest.param("fedavg", {}, {"codec": "topk:0.3+int8+zlib", "robust": "median"}, True, id="uploads are encoded"),
         pytest.param("fpfc", {"finalize": "cluster_mean", "lam": 0.5}, {}, False, id="fpfc"),
     ],
 )

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from coordinator.cli import _run_config, _run_parser
-from coordinator.config import CoordinatorConfig, RunConfig, load
+from coordinator.config import CoordinatorConfig, RunConfig, TransferTable, load
 from edgepfl.bus.settings import Broker
 from edgepfl.errors import ConfigError
 
@@ -41,7 +41,16 @@ def test_a_store_is_a_directory_beside_the_file_or_a_bucket(tmp_path: Path) -> N
         assert load(written(tmp_path, f'store = "{given}"\n{GOOD}')).store == meant
 
 
+def test_transfers_may_be_limited(tmp_path: Path) -> None:
+    assert load(written(tmp_path, GOOD)).transfer == TransferTable(chunk_kib=0, quota_mib=0, under_way_mib=16)
+    text = GOOD + "[transfer]\nchunk_kib = 64\nquota_mib = 10\nreserve_mib = 0\nunder_way_mib = 4\n"
+    found = load(written(tmp_path, text)).transfer
+    assert found == TransferTable(chunk_kib=64, quota_mib=10, reserve_mib=0, under_way_mib=4)
+
+
 BAD = {
+    "no upload at a time": (GOOD + "[transfer]\nunder_way_mib = 0\n", ">= 1", "transfer.under_way_mib"),
+    "a size of chunk that is none": (GOOD + "[transfer]\nchunk_kib = 63\n", "invalid enum", "transfer.chunk_kib"),
     "no TOML": ("fleet =", "not TOML", ""),
     "an unknown key": ("flet = 1\n" + GOOD, "no such setting", "flet"),
     "an unknown key of the broker": (GOOD + "port = 1883\n", "no such setting", "broker.port"),
@@ -109,13 +118,16 @@ def test_the_widest_run_is_allowed() -> None:
 
 def test_the_command_line_sets_every_number_of_a_run() -> None:
     numbers = {name for name, value in msgspec.structs.asdict(RunConfig()).items() if type(value) in {int, float}}
-    words = [f"--{name.replace('_', '-')}=7" for name in sorted(numbers)]
+    given = dict.fromkeys(numbers, 7) | dict.fromkeys(("canary", "halt_failures", "over"), 1)  # limited
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in sorted(given.items())]
     parsed = _run_parser().parse_args(
         ["start", "--config=c", "--bundle=b", "--set", "lr=0.5", "--set", "w=uniform", "--decay", "lr=0.99", *words]
     )
     config = _run_config(parsed)
-    assert {getattr(config, name) for name in numbers} == {7}
+    assert {name: getattr(config, name) for name in numbers} == given
     assert config.decay == {"lr": 0.99}
+    parsed = _run_parser().parse_args(["start", "--config=c", "--bundle=b", "--goal=30", "--over=1.1"])
+    assert _run_config(parsed).selected == 33
     assert config.hyper == {"lr": "0.5", "w": "uniform"}  # for algorithms.build to convert and check
 
 

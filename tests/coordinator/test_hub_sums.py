@@ -18,24 +18,24 @@ pytestmark = pytest.mark.usefixtures("impatient")
 
 
 @pytest.mark.parametrize(
-    ("name", "settings"),
+    ("name", "settings", "codec"),
     [
-        pytest.param("fedavg", {}, id="by examples"),
-        pytest.param("fedavg", {"weighting": "uniform"}, id="uniform"),
-        pytest.param("ditto", {}, id="ditto"),
-        pytest.param("scaffold", {}, id="a slot that is rebuilt"),
-        pytest.param("feddyn", {}, id="a sum over the fleet"),
-        pytest.param("fedcr", {}, id="natural parameters"),
-        pytest.param("feddc", {}, id="two corrections"),
+        pytest.param("fedavg", {}, "", id="by examples"),
+        pytest.param("fedavg", {"weighting": "uniform"}, "", id="uniform"),
+        pytest.param("ditto", {}, "topk:0.3+float16", id="ditto, encoded"),
+        pytest.param("scaffold", {}, "", id="a slot that is rebuilt"),
+        pytest.param("feddyn", {}, "", id="a sum over the fleet"),
+        pytest.param("fedcr", {}, "", id="natural parameters"),
+        pytest.param("feddc", {}, "int8+zlib", id="two corrections, encoded"),
     ],
 )
-def test_hubs_change_nothing(name: str, settings: dict[str, float | str], tmp_path: Path) -> None:
+def test_hubs_change_nothing(name: str, settings: dict[str, float | str], codec: str, tmp_path: Path) -> None:
     bundle = bundle_of(name, **settings)
 
     async def scenario() -> None:
-        without = await flat(bundle, tmp_path / "flat", NAMES, rounds=3)
+        without = await flat(bundle, tmp_path / "flat", NAMES, rounds=3, codec=codec)
         async with two_levels(bundle, tmp_path) as (world, service):
-            run = service.start_run(config(rounds=3), pack(bundle))
+            run = service.start_run(config(rounds=3, codec=codec), pack(bundle))
             with_hubs = await ended(service, run, world.agents)
         assert with_hubs.status == "done"
         assert with_hubs == without

@@ -23,6 +23,7 @@ DEVICES = ("ant", "bee", "cat", "dog", "eel")
 ANSWERS = st.one_of(st.just(frozenset(DEVICES)), st.frozensets(st.sampled_from(DEVICES)))
 ANYONE = st.sampled_from((*DEVICES, "stranger"))
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108  only faster
+CODES = ("DataError", "BundleError", "conditions")
 FINAL = (events.Reported, events.Failed, events.Stored, events.StoreFailed, events.Stopped, events.Chosen)
 
 
@@ -40,6 +41,10 @@ class Events(RuleBasedStateMachine):
         deadline=st.sampled_from([4.0, 30.0]),
         lease=st.sampled_from([1.0, 5.0]),
         slow=st.sampled_from([False, False, True]),
+        over=st.sampled_from([1.0, 1.5, 3.0]),
+        halt=st.sampled_from([0.2, 0.5, 1.0]),
+        canary=st.integers(0, 2),
+        barred=st.frozensets(st.sampled_from(DEVICES), max_size=3),
         here=ANSWERS,
     )
     def start(
@@ -50,18 +55,23 @@ class Events(RuleBasedStateMachine):
         deadline: float,
         lease: float,
         slow: bool,  # noqa: FBT001  hypothesis draws it
+        over: float,
+        halt: float,
+        canary: int,
+        barred: frozenset[str],
         here: frozenset[str],
     ) -> None:
         self.root = Path(tempfile.mkdtemp(dir=MEMORY))
         self.journal = Journal(self.root / "journal.db")
         self.journal.create(RunRow("run", RunConfig(), "b" * 64, Status.RUNNING, ""), Checkpoint(0, "a" * 64, ()))
         self.now = 100.0
-        policy = Policy(goal, min(goal, minimum), gather, deadline, lease)
-        self.state = Round(1, 0, policy, since=self.now, present=here)
+        policy = Policy(goal, min(goal, minimum), gather, deadline, lease, over, halt)
+        why = dict.fromkeys(barred, "it failed 3 times in a row")
+        self.state = Round(1, 0, policy, since=self.now, present=here, barred=why)
         self.journal.open_round("run", self.state)
         self.ledger = Ledger()
         self.choice: events.Choose | None = None
-        self.slow = slow
+        self.slow, self.canary = slow, canary
         self.past: list[Event] = []
         self.reported: set[str] = set()
 
@@ -86,7 +96,8 @@ class Events(RuleBasedStateMachine):
         if choice is not None:
             self.choice = choice
             if not self.slow:  # the service answers before anything else happens, or dies
-                self.feed(events.Chosen(choice.devices[: choice.count], self.now, choice.devices[1:]))
+                chosen = choice.devices[: choice.count]
+                self.feed(events.Chosen(chosen, self.now, choice.devices[1:], chosen[: self.canary]))
         again, more = rounds.advance(after, event)
         if isinstance(event, FINAL):
             assert (again, more) == (after, ())  # told twice, done once
@@ -109,11 +120,12 @@ class Events(RuleBasedStateMachine):
     def chosen(self, fewer: int) -> None:
         assert self.choice is not None
         devices = self.choice.devices
-        self.feed(events.Chosen(devices[: max(0, self.choice.count - fewer)], self.now, devices[fewer:]))
+        chosen = devices[: max(0, self.choice.count - fewer)]
+        self.feed(events.Chosen(chosen, self.now, devices[fewer:], devices[: self.canary]))
 
-    @rule(device=ANYONE)
-    def progressed(self, device: str) -> None:
-        self.feed(events.Progressed(device, self.now))
+    @rule(device=ANYONE, steps=st.integers(0, 2))
+    def progressed(self, device: str, steps: int) -> None:
+        self.feed(events.Progressed(device, self.now, steps))
 
     @rule(devices=st.lists(ANYONE, max_size=5), seconds=st.sampled_from([0.0, 0.1]))
     def report(self, devices: list[str], seconds: float) -> None:
@@ -121,10 +133,10 @@ class Events(RuleBasedStateMachine):
             self.now += seconds
             self.feed(events.Reported(device, self.now))
 
-    @rule(device=ANYONE, often=st.integers(0, 3))
-    def fail(self, device: str, often: int) -> None:
+    @rule(device=ANYONE, often=st.integers(0, 3), code=st.sampled_from(CODES))
+    def fail(self, device: str, often: int, code: str) -> None:
         if often == 3:
-            self.feed(events.Failed(device, "no data", self.now))
+            self.feed(events.Failed(device, "no data", self.now, code))
 
     @rule(event=st.sampled_from([events.Stored, events.Stored, events.StoreFailed]))
     def reduced(self, event: type[events.Stored | events.StoreFailed]) -> None:

@@ -21,6 +21,7 @@ from coordinator.events import (
     Event,
     Failed,
     Fold,
+    Halt,
     Present,
     Progressed,
     Reconnected,
@@ -34,6 +35,7 @@ from coordinator.events import (
     StoreFailed,
     Suspect,
     Ticked,
+    Widen,
 )
 from coordinator.rounds import Phase, Policy, Round, Seat, State
 
@@ -176,6 +178,121 @@ class TestReporting:
         state, effects = played(FRESH, Chosen((), 0), Ticked(0))
         assert effects[0] == Announce(())
         assert state.phase is Phase.ABANDONED
+
+
+class TestOverSelection:
+    POLICY = replace(POLICY, goal=4, minimum=2, over=1.3)
+    NAMES = tuple("abcdef")
+
+    def reporting(self) -> Round:
+        here = replace(FRESH, policy=self.POLICY, present=frozenset(self.NAMES))
+        assert rounds.advance(here, Ticked(0))[1] == (Choose(self.NAMES, 6),)
+        return played(here, Chosen(self.NAMES, 0))[0]
+
+    def test_it_waits_for_all_that_it_selects_and_then_takes_what_is_here(self) -> None:
+        four = replace(FRESH, policy=self.POLICY, present=frozenset("abcd"))
+        state, effects = played(four, Ticked(0), Ticked(4.9))
+        assert effects == []
+        assert rounds.advance(state, Ticked(5))[1] == (Choose(tuple("abcd"), 4),)
+
+    def test_goal_reports_end_it_and_the_rest_are_released(self) -> None:
+        state, effects = played(self.reporting(), *(Reported(device, 1) for device in "facd"))
+        why = "the round has its 4 reports"
+        assert effects[4:] == [Release(("b", "e"), why), Reduce(("a", "c", "d", "f"))]
+        assert state.seats["b"] == Seat(State.RELEASED, 10, why=why)
+        for late in (Reported("b", 2), Failed("b", "disk", 2), Progressed("b", 2)):
+            assert rounds.advance(state, late) == (state, ())
+
+    @pytest.mark.parametrize(
+        ("goal", "over", "count"), [(10, 1.3, 13), (30, 1.1, 33), (3, 1.3, 4), (5, 1.0, 5), (1, 10, 10)]
+    )
+    def test_how_many(self, goal: int, over: float, count: int) -> None:
+        assert rounds.selected(goal, over) == count
+
+
+class TestCanaries:
+    def given(self, canaries: tuple[str, ...] = ("b",), halt: float = 0.2) -> tuple[Round, list[Effect]]:
+        here = replace(FRESH, policy=replace(POLICY, goal=10, halt=halt), present=frozenset("abcdefghij"))
+        return played(here, Chosen(tuple("abcdefghij"), 0, canaries=canaries))
+
+    def test_only_they_get_the_task(self) -> None:
+        state, effects = self.given()
+        assert effects == [Announce(("b",))]
+        assert state.devices(State.WAITING) == tuple("acdefghij")
+        assert "9 more get the task once it works there" in rounds.waiting(state)
+        assert played(state, Present("a", 1))[1] == []  # it has no task to get again
+
+    @pytest.mark.parametrize("shown", [Progressed("b", 7, 1), Reported("b", 7)])
+    def test_the_others_follow_when_one_has_taken_a_step(self, shown: Event) -> None:
+        state, _ = self.given()
+        state, effects = played(state, Progressed("b", 5), shown)
+        assert effects[-1] == Widen(tuple("acdefghij"))
+        assert {state.seats[device].until for device in "acj"} == {17}
+        assert state.since == 7  # they need as long as the others
+
+    def test_all_of_several_must_show_it(self) -> None:
+        state, _ = self.given(("b", "c"))
+        state, effects = played(state, Reported("b", 1))
+        assert effects == [Fold("b")]
+        assert played(state, Progressed("c", 2, 3))[1] == [Widen(tuple("adefghij"))]
+
+    @pytest.mark.parametrize("end", [Failed("b", "low battery", 3, "conditions"), Failed("b", "old", 3, "GraphFailed")])
+    def test_one_that_fails_is_followed_by_another(self, end: Event) -> None:
+        state, _ = self.given()
+        state, effects = played(state, end)
+        assert effects == [Widen(("a",))]
+        assert played(state, Reported("a", 4))[1] == [Fold("a"), Widen(tuple("cdefghij"))]
+
+    def test_one_that_is_lost_is_followed_by_others_twice_as_many_each_time(self) -> None:
+        state, _ = self.given()
+        state, effects = played(state, Ticked(10), Ticked(20), Ticked(30), Ticked(40))
+        assert effects == [Resend("b"), Widen(("a",)), Resend("a"), Widen(("c", "d"))]
+
+    def test_two_that_cannot_load_it_end_the_run(self) -> None:
+        state, _ = self.given()
+        state, effects = played(
+            state, Failed("b", "BundleError: x", 1, "BundleError"), Failed("a", "y", 2, "PlanError")
+        )
+        assert effects[0] == Widen(("a",))
+        assert isinstance(effects[1], Halt)
+        assert (state.phase, len(effects), len(state.devices(State.WAITING))) == (Phase.HALTED, 2, 8)
+        assert "2 of the 2 devices that have the task cannot run its bundle" in rounds.waiting(state)
+        assert played(state, Reported("c", 3), Ticked(1e9), Resumed(0))[1] == []
+
+    def test_up_to_the_part_that_may_fail_it_goes_on(self) -> None:
+        state, _ = self.given(())
+        state, _ = played(state, *(Failed(device, "old", 1, "GraphFailed") for device in "ab"))
+        assert state.phase is Phase.REPORTING  # 2 of 10 are not more than 20 %
+        assert played(state, Failed("c", "old", 2, "GraphFailed"))[0].phase is Phase.HALTED
+
+    @pytest.mark.parametrize("code", ["DataError", "StoreError", "TransferError", "conditions", ""])
+    def test_other_faults_are_not_the_bundles(self, code: str) -> None:
+        state, _ = self.given(())
+        state, _ = played(state, *(Failed(device, "x", 1, code) for device in "abcdefgh"))
+        assert state.phase is Phase.REPORTING
+
+    def test_the_deadline_ends_it_for_those_who_never_got_the_task_too(self) -> None:
+        state, _ = self.given()
+        state, effects = played(state, *(Progressed("b", at) for at in range(9, 100, 9)), Ticked(100))
+        assert state.phase is Phase.ABANDONED
+        assert Release(("b",), "the round was abandoned") in effects
+        assert state.devices(State.RELEASED) == tuple("abcdefghij")
+
+
+class TestBarred:
+    HERE = replace(FRESH, present=frozenset(NAMES), barred={"ant": "quarantined", "dog": "quarantined"})
+
+    def test_others_are_chosen_after_a_while(self) -> None:
+        state, effects = played(self.HERE, Ticked(0), Ticked(4))
+        assert effects == []
+        assert rounds.advance(state, Ticked(5))[1] == (Choose(("bee", "cat"), 2),)
+        assert rounds.advance(state, Present("eel", 4))[1] == (Choose(("bee", "cat", "eel"), 3),)
+
+    def test_they_help_out_where_the_minimum_needs_them(self) -> None:
+        here = replace(self.HERE, policy=replace(POLICY, minimum=3))
+        state, effects = played(here, Ticked(0), Ticked(4))
+        assert effects == []  # another may still come
+        assert rounds.advance(state, Ticked(5))[1] == (Choose(NAMES, 3),)
 
 
 class TestReducing:

@@ -204,6 +204,8 @@ def test_a_method_that_needs_every_device_says_so(tmp_path: Path, caplog: pytest
             ) as caught:
                 service.start_run(config(minimum=2), pack(bundle))
             assert caught.value.remedy.startswith("Set minimum to 3")
+            with pytest.raises(ConfigError, match="over-selection leaves some out"):
+                service.start_run(config(over=1.3), pack(bundle))
             assert service.journal.running() is None
             status = await finished(service, service.start_run(config(minimum=3), pack(bundle)))
             assert status.status == "done"

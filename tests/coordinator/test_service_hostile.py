@@ -147,10 +147,10 @@ def test_the_will_of_an_old_session_says_nothing(small: Bundle, tmp_path: Path) 
             ant.say(Gone("dog", 1))
             ant.hello(session=4)  # late
             await drained(service, broker)
-            assert service.status(run).devices == ("ant",)
+            assert service.status(run).here == ("ant",)
             assert service._active.round.present == {"ant"}
             ant.say(Gone("ant", 5))
-            await until(service, run, lambda: not service.status(run).devices)
+            await until(service, run, lambda: not service.status(run).here)
             assert service._active.round.present == frozenset()
             ant.hello(session=1)  # a new card in the old board
             await until(service, run, lambda: service._active.round.present == {"ant"})

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from _plans import bundle_of
+from _power import cuts_of
 from _scripted import config, coordinating, drained, finished, honest_fleet, play, serving, watched
 
 from coordinator.checkpoint import state_in
@@ -22,46 +19,6 @@ from edgepfl.bus.loopback import LoopbackBroker
 from edgepfl.wire import Commit
 
 pytestmark = pytest.mark.usefixtures("impatient")
-
-WRITES = ("create", "open_round", "append", "commit", "end")
-
-
-def _copy(state: Path, to: Path) -> None:
-    """The files as a power cut would leave them, if the disk keeps its word."""
-    for source in sorted(state.rglob("*")):
-        if source.is_file() and source.suffix != ".sock" and not source.name.endswith("-shm"):
-            target = to / source.relative_to(state)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with suppress(FileNotFoundError):  # a temporary file of the worker
-                shutil.copyfile(source, target)
-
-
-@contextmanager
-def _cuts(state: Path, to: Path) -> Iterator[list[tuple[str, Path]]]:
-    """Keep a copy of the state before and after every write of the journal and every blob."""
-    cuts: list[tuple[str, Path]] = []
-
-    def around(kind: type, name: str, patch: pytest.MonkeyPatch) -> None:
-        write: Callable[..., Any] = getattr(kind, name)
-
-        def cut(when: str) -> None:
-            cuts.append((f"{when} {name} {len(cuts)}", to / str(len(cuts))))
-            _copy(state, cuts[-1][1])
-
-        def wrapped(self: Any, *arguments: Any, **named: Any) -> Any:  # noqa: ANN401  it stands for any method
-            cut("before")
-            result = write(self, *arguments, **named)
-            cut("after")
-            return result
-
-        patch.setattr(kind, name, wrapped)
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name in WRITES:
-            around(Journal, name, patch)
-        around(BlobStore, "put", patch)
-        around(BlobStore, "keep_only", patch)
-        yield cuts
 
 
 async def _undisturbed(bundle: Bundle, state: Path) -> tuple[str, str]:
@@ -92,7 +49,7 @@ async def _gone_on(bundle: Bundle, state: Path) -> tuple[str, str, list[tuple[in
 def test_a_power_cut_anywhere(name: str, settings: dict[str, float | str], every: int, tmp_path: Path) -> None:
     async def scenario() -> None:
         bundle = bundle_of(name, **settings)
-        with _cuts(tmp_path / "state", tmp_path) as cuts:
+        with cuts_of(tmp_path / "state", tmp_path) as cuts:
             run, digest = await _undisturbed(bundle, tmp_path / "state")
         phases = set()
         begun = 0
@@ -130,7 +87,7 @@ def test_who_was_seen_is_known_after_a_power_cut_anywhere(tmp_path: Path) -> Non
         broker, state = LoopbackBroker(), tmp_path / "state"
         async with coordinating(broker, state) as service, serving(*honest_fleet(broker, bundle, *names)):
             await drained(service, broker)
-            with _cuts(state, tmp_path) as cuts:
+            with cuts_of(state, tmp_path) as cuts:
                 run = service.start_run(settings, pack(bundle))
                 await finished(service, run)
             check(service.journal, run, state)
@@ -158,7 +115,7 @@ def test_an_abandoned_attempt_is_followed_by_the_next(small: Bundle, tmp_path: P
         broker = LoopbackBroker()
         state = tmp_path / "state"
         async with coordinating(broker, state) as service, serving(*honest_fleet(broker, small)):
-            with _cuts(state, tmp_path) as cuts:
+            with cuts_of(state, tmp_path) as cuts:
                 run = service.start_run(config(max_norm=1e-9, attempts=2), pack(small))  # nobody's upload passes
                 status = await finished(service, run)
             assert (status.status, status.round) == ("failed", 0)
@@ -183,8 +140,8 @@ def test_a_stop_that_was_written_down_is_a_stop(small: Bundle, tmp_path: Path) -
         state = tmp_path / "state"
         async with coordinating(broker, state) as service, serving(*honest_fleet(broker, small, "ant")):
             run = service.start_run(config(), pack(small))
-            await watched(service, run, lambda status: bool(status.devices))
-            with _cuts(state, tmp_path) as cuts:
+            await watched(service, run, lambda status: bool(status.here))
+            with cuts_of(state, tmp_path) as cuts:
                 service.stop_run(run)
             assert service.status(run).status == Status.STOPPED
         after_append = next(copy for name, copy in cuts if name.startswith("after append"))

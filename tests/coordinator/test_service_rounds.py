@@ -22,7 +22,7 @@ from _scripted import (
     watched,
 )
 
-from coordinator import active, pieces, service, updater
+from coordinator import pieces, screening, service, updater
 from coordinator.pieces import Manifest
 from coordinator.screen import screen
 from edgepfl import codec
@@ -106,12 +106,12 @@ def test_reports_sent_many_times_count_once(small: Bundle, tmp_path: Path, monke
     async def scenario() -> None:
         looked: list[str] = []
 
-        def look(data: bytes, plan: Plan, *, device: str, max_norm: float) -> Trees:
+        def look(data: bytes, plan: Plan, *, device: str, max_norm: float, words: str) -> Trees:
             looked.append(device)
-            return screen(data, plan, device=device, max_norm=max_norm)
+            return screen(data, plan, device=device, max_norm=max_norm, words=words)
 
         once, _, _ = await _run(small, tmp_path / "once")
-        monkeypatch.setattr(active, "screen", look)
+        monkeypatch.setattr(screening, "screen", look)
         often, _, _ = await _run(small, tmp_path / "often", times=5)
         assert once == often
         assert len(looked) == 3 * 2  # each upload once, on arrival

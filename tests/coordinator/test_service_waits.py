@@ -81,13 +81,13 @@ def test_a_dead_device_is_asked_again_then_given_up_then_not_chosen(small: Bundl
             await until(service, run, lambda: seat_of(service, "ant").state is State.REPORTED)
             clock.now += 10
             status = await watched(service, run, lambda status: status.round == 1)
-            assert status.devices == ("ant",)
+            assert status.here == ("ant",)
             await bee.next(RollCall)  # perhaps it is only slow
             clock.now += 5
             second = await told([ant])
             assert [member.device for member in second.cohort] == ["ant"]
             bee.hello()
-            await until(service, run, lambda: service.status(run).devices == ("ant", "bee"))
+            await until(service, run, lambda: service.status(run).here == ("ant", "bee"))
 
     play(scenario())
 
@@ -115,7 +115,7 @@ def test_while_the_broker_is_away_nobody_is_late(small: Bundle, tmp_path: Path) 
             task = await told([ant, bee])
             broker.stop()
             await until(service, run, lambda: not service._connected)
-            assert service.status(run).devices == ()
+            assert service.status(run).here == ()
             for _ in range(3):
                 clock.now += 300
                 service._look()

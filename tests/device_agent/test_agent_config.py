@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from device_agent import config
+from edgepfl.bus.blobs import Room
 from edgepfl.bus.settings import Broker
+from edgepfl.bus.transfer import Transfer
 from edgepfl.errors import ConfigError
 
 MINIMAL = """
@@ -34,6 +36,11 @@ options = {wearer = 3, arms = ["left"]}
 [runtime]
 threads = 4
 spin = true
+[work]
+checkpoint_seconds = 600
+[transfer]
+chunk_kib = 32
+quota_mib = 500
 """
 
 
@@ -50,6 +57,7 @@ def test_what_is_not_said_has_defaults(tmp_path: Path) -> None:
     assert found.data.source == "watch:load"
     assert Path(found.data.folder) == tmp_path
     assert found.runtime == config.RuntimeSettings(threads=1, spin=False)
+    assert found.work.checkpoint_seconds == 60.0
     assert found.broker == Broker(url="mqtt://broker.example")
 
 
@@ -67,11 +75,18 @@ def test_everything_can_be_said_and_paths_are_relative_to_the_file(
     assert found.data.source == str(tmp_path / "watch.npz")
     assert found.data.options == {"wearer": 3, "arms": ["left"]}
     assert found.runtime == config.RuntimeSettings(threads=4, spin=True)
+    assert found.work.checkpoint_seconds == 600.0
+    assert found.transfer == Transfer(chunk_kib=32, quota_mib=500, reserve_mib=64)
+    assert found.transfer.room == Room(500 << 20, 64 << 20)
 
 
 @pytest.mark.parametrize(
     ("old", "new", "place", "says"),
     [
+        ("checkpoint_seconds = 600", "checkpoint_seconds = -1", "agent.toml, work.checkpoint_seconds", ">= 0"),
+        ("chunk_kib = 32", "chunk_kib = 48", "agent.toml, transfer.chunk_kib", "invalid enum value 48"),
+        ("quota_mib = 500", "quota_mib = -1", "agent.toml, transfer.quota_mib", ">= 0"),
+        ("quota_mib = 500", "quota = 1", "agent.toml, transfer.quota", "Did you mean 'quota_mib'"),
         ('device = "pi-07"', "", "agent.toml", "missing required field `device`"),
         ('device = "pi-07"', 'device = "Pi 07"', "agent.toml, device", "'Pi 07' cannot be a name"),
         ('device = "pi-07"', "device = 7", "agent.toml, device", "expected `str`, got `int`"),

@@ -11,7 +11,9 @@ from _toy import CLASSES, FEATURES, examples, plan_of
 from hypothesis import given
 from hypothesis import strategies as st
 
+from device_agent import data
 from device_agent.data import Examples, held_out, minibatches
+from edgepfl import seeds
 from edgepfl.errors import DataError
 from edgepfl.plan import BatchPlan, ExampleSpec
 
@@ -46,6 +48,28 @@ def test_minibatches_depend_on_the_seed_and_not_on_how_many_are_asked_for(
     few = drawn(5)
     assert len(few) == 5
     assert drawn(5 + more)[:5] == few
+
+
+@given(n=st.integers(1, 30), size=st.integers(1, 9), seed=st.integers(0, 99), first=st.integers(0, 40))
+def test_minibatches_can_begin_with_any(n: int, size: int, seed: int, first: int) -> None:
+    def drawn(first: int) -> list[tuple[bytes, bytes, bytes]]:
+        batches = minibatches(numbered(n), size, 41, seed, first)
+        return [(batch.x[0].tobytes(), batch.y.tobytes(), batch.weight.tobytes()) for batch in batches]
+
+    assert drawn(first) == drawn(0)[first:]
+
+
+def test_to_begin_late_draws_no_epoch_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[int] = []
+
+    def generator(seed: int, name: str, epoch: int) -> np.random.Generator:
+        drawn.append(epoch)
+        return seeds.generator(seed, name, epoch)
+
+    monkeypatch.setattr(data, "generator", generator)
+    late = 10**12 + 1
+    assert len(list(minibatches(numbered(10), 4, late + 3, 1, late))) == 3
+    assert drawn == [late // 3, late // 3 + 1]
 
 
 def test_each_epoch_and_each_seed_has_an_order_of_its_own() -> None:

@@ -5,6 +5,7 @@ import sqlite3
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -33,11 +34,17 @@ def copy_files(path: Path, to: Path) -> None:
         shutil.copyfile(path.parent / name, to / name)
 
 
+def serving(path: Path) -> dict[str, tuple[int, bytes]]:
+    """Each run's model that predicts, and its round."""
+    with closing(sqlite3.connect(path)) as database:
+        return {run: (number, model) for run, number, model in database.execute("SELECT * FROM serving")}
+
+
 def test_a_new_store_knows_nothing(tmp_path: Path) -> None:
     with Store(tmp_path / "deep" / "agent.db") as store:
         assert store.keep(RUN) == Kept(-1, None)
         assert store.outbox() == []
-        assert store.serving(RUN) is None
+        assert serving(tmp_path / "deep" / "agent.db") == {}
         assert store.settle(RUN, -1, 0, 0) == Settlement(-1, None, behind=False)
     assert (tmp_path / "deep" / "agent.db").stat().st_mode & 0o077 == 0
 
@@ -124,23 +131,25 @@ def test_what_comes_too_late_is_refused_and_changes_nothing(tmp_path: Path) -> N
 def test_runs_do_not_touch_each_other_and_can_be_forgotten(tmp_path: Path) -> None:
     with Store(tmp_path / "a.db") as store:
         for run in ("b", "a"):
-            pending(store, 0, run=run)
-            store.set_serving(run, 0, run.encode())
+            store.commit_pending(run, 0, 0, keep=b"0", report=b"", serving=run.encode())
         store.settle("a", 0, 1, 0)
         assert [out.run for out in store.outbox()] == ["b"]
         store.forget("a")
-        assert (store.keep("a"), store.serving("a")) == (Kept(-1, None), None)
-        assert store.serving("b") == (0, b"b")
+        assert store.keep("a") == Kept(-1, None)
+        assert serving(tmp_path / "a.db") == {"b": (0, b"b")}
         assert len(store.outbox()) == 1
 
 
 def test_the_model_that_serves_never_goes_back(tmp_path: Path) -> None:
     with Store(tmp_path / "a.db") as store:
-        store.set_serving(RUN, 5, b"five")
-        store.set_serving(RUN, 4, b"four")
-        assert store.serving(RUN) == (5, b"five")
-        store.set_serving(RUN, 5, b"again")
-        assert store.serving(RUN) == (5, b"again")
+        for attempt, model in enumerate((b"five", None, b"again")):
+            store.commit_pending(RUN, 5, attempt, keep=b"", report=b"", serving=model)
+            assert serving(tmp_path / "a.db") == {RUN: (5, model or b"five")}
+        with pytest.raises(StoreError, match="comes after"):
+            store.commit_pending(RUN, 4, 0, keep=b"", report=b"", serving=b"four")
+        store.close_round(RUN, 5, accepted=False)
+        store.commit_pending(RUN, 4, 0, keep=b"", report=b"", serving=b"four")
+        assert serving(tmp_path / "a.db") == {RUN: (5, b"again")}
 
 
 def test_identity_stays_and_sessions_grow(tmp_path: Path) -> None:
@@ -199,7 +208,7 @@ def test_a_failure_inside_a_transaction_undoes_it(tmp_path: Path, monkeypatch: p
     with Store(tmp_path / "a.db") as store:
         pending(store, 0)
         with monkeypatch.context() as patch:
-            patch.setattr(stores, "_drop", failing)
+            patch.setattr(stores, "_remove", failing)
             with pytest.raises(RuntimeError, match="bug"):
                 store.settle(RUN, 0, 1, 0)
         assert (store.keep(RUN), len(store.outbox())) == (Kept(-1, None), 1)
@@ -339,9 +348,48 @@ def test_an_older_schema_is_brought_up_to_date_or_not_at_all(tmp_path: Path, mon
     with pytest.raises(StoreError, match="syntax error"):
         Store(tmp_path / "a.db")
     with sqlite3.connect(tmp_path / "a.db") as database:
-        assert database.execute("PRAGMA user_version").fetchone() == (1,)
+        assert database.execute("PRAGMA user_version").fetchone() == (2,)
         assert "note" not in str(database.execute("SELECT sql FROM sqlite_schema").fetchall())
     database.close()
     monkeypatch.setattr(stores, "_MIGRATIONS", good)
     with Store(tmp_path / "a.db") as store:
         assert store.keep(RUN) == Kept(0, b"keep 0.0")
+
+
+def test_a_store_of_the_first_version_keeps_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(stores, "_MIGRATIONS", stores._MIGRATIONS[:1])
+        with Store(tmp_path / "a.db") as store, store._database.transaction() as database:
+            for run in ("b", "a"):
+                database.execute("INSERT INTO settled VALUES (?, 4, ?)", (run, f"kept {run}".encode()))
+            database.execute("INSERT INTO pending VALUES ('a', 5, 1, x'01', x'02', x'03')")
+            database.execute("INSERT INTO pending VALUES ('c', 0, 0, x'04', x'05', x'06')")
+            identity = database.execute("SELECT value FROM facts WHERE name = 'identity'").fetchone()[0]
+    with Store(tmp_path / "a.db") as store:
+        assert store.identity() == identity
+        assert [store.keep(run) for run in "abc"] == [Kept(4, b"kept a"), Kept(4, b"kept b"), Kept(-1, None)]
+        assert store.outbox() == [Outgoing("a", 5, 1, b"\2", b"\3"), Outgoing("c", 0, 0, b"\5", b"\6")]
+        store.close_round("a", 5, accepted=True)
+        store.settle("c", 0, 1, 0)
+        assert [store.keep(run).data for run in "abc"] == [b"\1", b"kept b", b"\4"]
+
+
+def test_slots_that_nothing_names_are_not_kept(tmp_path: Path) -> None:
+    """Whatever happens to a round, no more states are stored than are settled or pending."""
+    with Store(tmp_path / "a.db") as store:
+
+        def count() -> int:
+            with store._database.transaction() as database:
+                [found] = database.execute("SELECT count(*) FROM slots").fetchone()
+            return int(found)
+
+        for number, accepted in enumerate((True, False, True, True)):
+            for attempt in range(3):
+                pending(store, number, attempt)
+                assert count() == 1 + (store.keep(RUN).round >= 0)
+            store.close_round(RUN, number, accepted=accepted)
+            assert count() == 1
+        pending(store, 9)
+        pending(store, 9, run="other")
+        store.forget(RUN)
+        assert count() == 1

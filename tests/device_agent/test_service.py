@@ -9,6 +9,7 @@ import pytest
 from _bundles import ditto_bundle
 from _hand import DEVICE, TOPICS, Agent, Hand, agent, hand, play, until
 
+from device_agent.models import newest
 from device_agent.service import Place
 from device_agent.session import Phase, Standing
 from edgepfl import codec
@@ -81,7 +82,7 @@ def test_the_last_round_trains_nothing_and_leaves_a_model_to_predict_with(tmp_pa
             last = coordinator.task(round_=2, accepted=1, steps=0, evaluate=True, tune_steps=1, final=True)
             report = await coordinator.work(last)
             assert (report.upload, report.steps, report.kept) == (None, 0, trained.kept)
-            assert one.place.store.serving("run") is not None
+            assert newest(tmp_path / "device" / "store.db").round == 2
             assert one.place.store.keep("run").round == 1
 
     play(scenario())

@@ -18,7 +18,7 @@ from edgepfl.bus.blobs import BlobStore
 from edgepfl.bus.chunks import digests
 from edgepfl.bus.loopback import LoopbackBroker
 from edgepfl.errors import StoreError
-from edgepfl.wire import BlobRef, Cancel, Commit, Failed, Gone, Hello, Need, Progress, Report, RollCall
+from edgepfl.wire import CHUNK, BlobRef, Cancel, Commit, Failed, Gone, Hello, Need, Progress, Report, RollCall, Stopped
 
 ENDLESS = 1 << 40  # steps
 
@@ -49,9 +49,9 @@ class Fuse:
 class CutBlobs(BlobStore):
     fuse: Fuse
 
-    def put(self, data: bytes) -> BlobRef:
+    def put(self, data: bytes, chunk: int = CHUNK) -> BlobRef:
         self.fuse.at("before the upload is stored")
-        ref = super().put(data)
+        ref = super().put(data, chunk)
         self.fuse.at("after the upload is stored")
         return ref
 
@@ -59,11 +59,9 @@ class CutBlobs(BlobStore):
 class CutStore(Store):
     fuse: Fuse
 
-    def commit_pending(
-        self, run: str, round_: int, attempt: int, *, keep: bytes, report: bytes, upload: bytes = b""
-    ) -> None:
+    def commit_pending(self, *task: Any, **result: Any) -> None:  # noqa: ANN401  as it is given
         self.fuse.at("before the commit")
-        super().commit_pending(run, round_, attempt, keep=keep, report=report, upload=upload)
+        super().commit_pending(*task, **result)
         self.fuse.at("after the commit")
 
     def outbox(self) -> list[Outgoing]:
@@ -233,6 +231,57 @@ def test_what_comes_of_work_that_was_stopped_is_not_kept(tmp_path: Path, ditto: 
     play(scenario())
 
 
+@pytest.mark.parametrize("word", [Cancel("run", 1, 0, "too late"), Commit("run", 1, ())], ids=lambda word: word.KIND)
+def test_it_says_stopped_when_its_thread_has_left_the_task_and_not_before(
+    tmp_path: Path, ditto: Bundle, word: Cancel | Commit
+) -> None:
+    async def scenario() -> None:
+        broker = LoopbackBroker()
+        async with hand(broker, tmp_path, ditto) as coordinator, agent(broker, tmp_path / "device") as one:
+            await at_exit(coordinator, one)
+            coordinator.say(word)
+            await until(lambda: one.service.state.phase is Phase.IDLE)
+            coordinator.say(RollCall(1))
+            await coordinator.hear(Hello)  # it has heard the word, and answered what came after it
+            assert "stopped" not in coordinator.came
+            one.workshop.exit.set()
+            stopped = await coordinator.hear(Stopped)
+            assert (stopped.device, stopped.run, stopped.round, stopped.attempt, stopped.steps) == (
+                DEVICE,
+                "run",
+                1,
+                0,
+                3,
+            )
+            assert not one.service._jobs
+            coordinator.say(Cancel("run", 1, 0, "too late"))  # once more, and there is nothing to stop
+            again = await coordinator.hear(Stopped)
+            assert (again.round, again.steps) == (1, 0)
+
+    play(scenario())
+
+
+def test_a_coordinator_that_does_not_know_the_run_is_told_its_report_again_at_the_next_connection_only(
+    tmp_path: Path, ditto: Bundle, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        broker = LoopbackBroker()
+        async with hand(broker, tmp_path, ditto) as coordinator, agent(broker, tmp_path / "device") as one:
+            await coordinator.work(coordinator.task())
+            coordinator.say(Cancel("run", 1, 0, "unknown run", unknown=True))
+            await coordinator.hear(Stopped)
+            coordinator.say(Commit("run", 7, ()))  # it would ask by sending its report again
+            coordinator.say(Cancel("run", 7, 0, "x"))
+            await coordinator.hear(Stopped)
+            assert coordinator.came["report"] == 1
+            assert [(each.run, each.round) for each in one.place.store.outbox()] == [("run", 1)]
+            assert "the coordinator does not know run run" in caplog.text
+            coordinator.say(RollCall(1))
+            assert (await coordinator.hear(Report)).round == 1
+
+    play(scenario())
+
+
 def test_a_fault_of_work_that_was_stopped_is_not_said_of_the_same_task_again(tmp_path: Path, ditto: Bundle) -> None:
     async def scenario() -> None:
         broker = LoopbackBroker()
@@ -312,13 +361,11 @@ class FullStore(Store):
     full = 0
     unreadable = False
 
-    def commit_pending(
-        self, run: str, round_: int, attempt: int, *, keep: bytes, report: bytes, upload: bytes = b""
-    ) -> None:
+    def commit_pending(self, *task: Any, **result: Any) -> None:  # noqa: ANN401  as it is given
         if self.full:
             self.full -= 1
-            raise StoreError("database or disk is full", where="store.db", remedy="Free some space")
-        super().commit_pending(run, round_, attempt, keep=keep, report=report, upload=upload)
+            raise StoreError("database or disk is full", where="store.db", remedy="Free some space", full=True)
+        super().commit_pending(*task, **result)
 
     def outbox(self) -> list[Outgoing]:
         if self.unreadable:
@@ -332,7 +379,7 @@ def test_a_full_disk_fails_the_task_and_not_the_service(tmp_path: Path, ditto: B
         store = FullStore(tmp_path / "device" / "store.db")
         place = Place(store, BlobStore(tmp_path / "fetched"), BlobStore(tmp_path / "offered"))
         async with hand(broker, tmp_path, ditto) as coordinator, agent(broker, tmp_path, place=place) as one:
-            store.full = 1
+            store.full = 3  # also after what can be had again is deleted
             coordinator.say(coordinator.task())
             failed = await coordinator.hear(Failed)
             assert (failed.code, failed.detail) == (

@@ -7,6 +7,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
+import msgspec
 from _tasks import DEADLINE, DEVICE, HEARTBEAT, OTHER, blob, task
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -23,6 +24,7 @@ from device_agent.session import (
     Phase,
     Received,
     SayHello,
+    SayStopped,
     SendFailed,
     SendProgress,
     SendReports,
@@ -79,7 +81,7 @@ def test_a_task_is_settled_fetched_worked_and_reported() -> None:
 def test_a_repeated_task_is_answered_and_never_done_twice() -> None:
     first = task()
     s, effects = after(NEW, *here(first), Received(first, 3.0))
-    assert (s.phase, s.expires, effects) == (Phase.WORKING, DEADLINE, (SendProgress(task_id(first)),))
+    assert (s.phase, s.expires, effects) == (Phase.WORKING, 3.0 + DEADLINE, (SendProgress(task_id(first)),))
     s, effects = after(s, Worked(task_id(first)), Received(first, 4.0))
     assert (s.phase, effects) == (Phase.IDLE, (SendReports(),))
 
@@ -147,7 +149,8 @@ def test_a_commit_ends_the_work_on_its_round_and_earlier_ones() -> None:
     for number, stops in ((2, False), (3, True), (4, True)):
         s, effects = after(working, Received(Commit("run", number, (OTHER,)), 1.0))
         assert (s.task is None) is stops
-        assert effects == ((StopWork(TaskId("run", 3, 0)),) if stops else ())
+        this = TaskId("run", 3, 0)
+        assert effects == ((StopWork(this), SayStopped(this)) if stops else ())
 
 
 def test_the_report_of_an_old_run_is_settled_after_a_new_run_began() -> None:
@@ -190,9 +193,11 @@ def test_a_task_that_contradicts_itself_changes_nothing() -> None:
 def test_cancel_stops_its_own_attempt_only() -> None:
     working, _ = after(NEW, *here(task(round_=2, attempt=1)))
     for other in (Cancel("run", 1, 1, "x"), Cancel("other", 2, 1, "x"), Cancel("run", 2, 0, "late")):
-        assert after(working, Received(other, 1.0)) == (working, ())
+        named = TaskId(other.run, other.round, other.attempt)
+        assert after(working, Received(other, 1.0)) == (working, (SayStopped(named),))
     s, effects = after(working, Received(Cancel("run", 2, 1, "x"), 1.0))
-    assert (s.phase, effects) == (Phase.IDLE, (StopWork(TaskId("run", 2, 1)),))
+    this = TaskId("run", 2, 1)
+    assert (s.phase, effects) == (Phase.IDLE, (StopWork(this), SayStopped(this)))
     assert after(s, Worked(TaskId("run", 2, 1))) == (s, ())
 
 
@@ -218,6 +223,62 @@ def test_a_task_cannot_make_a_device_send_progress_without_pause() -> None:
     s, _ = after(NEW, Received(task(heartbeat=0.0), 1.0))
     assert s.next_beat == 1.0 + SHORTEST_BEAT
     assert after(s, Ticked(2.0))[0].next_beat == 2.0 + SHORTEST_BEAT
+
+
+def test_a_cancel_drops_the_report_on_its_own_task_and_nothing_else() -> None:
+    s, _ = after(NEW, *done(task(round_=2, attempt=1)))
+    for other in (Cancel("run", 2, 0, "x"), Cancel("run", 1, 1, "x")):
+        assert after(s, Received(other, 1.0))[0] == s
+    this = TaskId("run", 2, 1)
+    dropped, effects = after(s, Received(Cancel("run", 2, 1, "enough reports"), 1.0))
+    assert (dropped.standing("run"), effects) == (Standing(), (SayStopped(this), Close(this, accepted=False)))
+
+
+def test_a_coordinator_that_does_not_know_a_run_stops_its_work_and_touches_nothing_of_it() -> None:
+    s, _ = after(NEW, *done(task()), *here(task("other")))
+    s, effects = after(s, Received(Cancel("run", 1, 0, "unknown run", unknown=True), 1.0))
+    assert (s.standing("run"), s.muted) == (Standing(-1, (1, 0)), frozenset({"run"}))
+    assert effects == (SayStopped(TaskId("run", 1, 0)),)
+    assert s.task == task("other")
+    s, effects = after(s, Worked(TaskId("other", 1, 0)))
+    assert effects == (SendReports(frozenset({"run"})),)  # not that of the run that nobody knows
+    for asked in (Connected(), Received(RollCall(1), 2.0)):
+        again, effects = after(s, asked)
+        assert (again.muted, effects[-1]) == (frozenset(), SendReports())
+    working, _ = after(NEW, *here(task(round_=2)))
+    stopped, effects = after(working, Received(Cancel("run", 7, 3, "unknown run", unknown=True), 1.0))
+    assert (stopped.task, effects) == (None, (StopWork(TaskId("run", 2, 0)), SayStopped(TaskId("run", 2, 0))))
+
+
+def test_an_unknown_run_of_which_nothing_is_kept_costs_no_memory() -> None:
+    s, _ = after(NEW, *(Received(Cancel(f"run{k}", 1, 0, "unknown run", unknown=True), 1.0) for k in range(100)))
+    assert s.muted == frozenset()
+
+
+def test_a_task_with_another_state_is_of_a_coordinator_that_was_set_back_and_is_begun_anew() -> None:
+    first = task()
+    other = msgspec.structs.replace(first, download=blob("an older state"))
+    s, effects = after(NEW, *here(first), Received(other, 3.0))
+    assert (s.phase, s.task) == (Phase.FETCHING, other)
+    assert effects[0] == StopWork(task_id(first))
+
+
+def test_a_task_of_an_earlier_round_is_refused_and_of_an_earlier_attempt_is_late() -> None:
+    working, _ = after(NEW, *here(task(round_=3, attempt=1)))
+    reported, _ = after(NEW, *done(task(round_=3, attempt=1)))
+    for s in (working, reported):
+        now, effects = after(s, Received(task(round_=2, attempt=5), 1.0))
+        assert now == s
+        [said] = effects
+        assert isinstance(said, SendFailed)
+        assert (said.task, said.code) == (TaskId("run", 2, 5), "ahead")
+        assert after(s, Received(task(round_=3), 1.0)) == (s, ())
+
+
+def test_hearing_the_coordinator_keeps_work_alive_and_silence_ends_it() -> None:
+    s, _ = after(NEW, *here(task()), Received(RollCall(1), DEADLINE - 1))
+    assert after(s, Ticked(DEADLINE + 1))[0].task is not None
+    assert after(s, Ticked(2 * DEADLINE - 1))[0].task is None
 
 
 RUNS, ROUNDS, ATTEMPTS = ("north", "south"), range(1, 4), range(2)
@@ -267,6 +328,10 @@ class Anything(RuleBasedStateMachine):
                 assert self.job in {this, None}
                 self.job = None
                 self.wanted.clear()
+            case SayStopped(this):
+                assert self.job != this
+            case SendReports(without):
+                assert without <= self.s.runs.keys()
             case SendProgress(this):
                 assert self.s.task is not None
                 assert this == task_id(self.s.task)
@@ -277,7 +342,7 @@ class Anything(RuleBasedStateMachine):
         state = self.s
         again = self.feed(Received(message, self.now))
         assert self.s == state
-        assert {type(effect) for effect in again} <= {SendProgress, SendReports, SendFailed, SayHello}
+        assert {type(effect) for effect in again} <= {SendProgress, SendReports, SendFailed, SayHello, SayStopped}
 
     @rule(
         run=st.sampled_from(RUNS),
@@ -298,10 +363,17 @@ class Anything(RuleBasedStateMachine):
         """Commit(north, 2, without us) while north 3 is at work: nothing; while north 1 is at work: it is stopped."""
         self.send(Commit(run, round_, (DEVICE,) if counts else (OTHER,)))
 
-    @rule(run=st.sampled_from(RUNS), round_=st.sampled_from(ROUNDS), attempt=st.sampled_from(ATTEMPTS))
-    def a_cancel(self, run: str, round_: int, attempt: int) -> None:
+    @rule(
+        run=st.sampled_from(RUNS),
+        round_=st.sampled_from(ROUNDS),
+        attempt=st.sampled_from(ATTEMPTS),
+        unknown=st.sampled_from((False, False, True)),
+    )
+    def a_cancel(self, run: str, round_: int, attempt: int, unknown: bool) -> None:  # noqa: FBT001  drawn
         """Cancel(north, 2, 0) while north 2.0 is fetched: its blobs are wanted no longer; while 2.1 is: nothing."""
-        self.send(Cancel(run, round_, attempt, "abandoned"))
+        before = self.s.runs
+        self.send(Cancel(run, round_, attempt, "abandoned", unknown=unknown))
+        assert not unknown or self.s.runs == before
 
     @rule(connected=st.booleans())
     def somebody_asks(self, connected: bool) -> None:  # noqa: FBT001  drawn
@@ -335,7 +407,7 @@ class Anything(RuleBasedStateMachine):
             raise AssertionError("see the precondition")
         this, self.job = self.job, None
         self.store.commit_pending(this.run, this.round, this.attempt, keep=b"keep", report=b"report")
-        assert self.feed(Worked(this)) == (SendReports(),)
+        assert self.feed(Worked(this)) == (SendReports(self.s.muted),)
         assert this in self.s.waiting
 
     @precondition(lambda self: self.s.task)

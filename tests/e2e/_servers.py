@@ -302,9 +302,13 @@ class Agents:
             if task.done():
                 task.result()
 
+    def valve(self, fleet: str, device: str, session: int) -> Valve:
+        """A device's connection."""
+        return Valve(self._url, fleet, device, session)
+
     def _service(self, name: str, place: Place) -> AgentService:
         number, fleet = place.store.next_session(), self.fleet_of[name]
-        self.valves[name] = Valve(self._url, fleet, name, number)
+        self.valves[name] = self.valve(fleet, name, number)
         return AgentService(
             name,
             fleet,

@@ -169,7 +169,7 @@ async def both(stage: Stage, fleet: AgentFleet, name: str) -> None:
     cut = PowerCut(stage)
     trained = await stage.train(fleet, bundle, CONFIG, cut.look)
     assert cut.before is not None
-    assert trained.status.devices == NAMES
+    assert trained.status.here == NAMES
     same(plain, trained)
     check_steps(name, trained)
     check_state(stage.folder, name, trained)

@@ -115,11 +115,16 @@ def test_two_agents_a_coordinator_and_three_runs_by_hand(desk: Desk) -> None:
     train = ("run", "start", *config, "--bundle", "digits.bundle", "--goal", "2", "--minimum", "2")
     lines = desk.call(*train, "--rounds", "3", "--evaluate-every", "1", "--json").splitlines()
     last = status(lines[-1])
-    assert (last["status"], last["round"], last["devices"]) == ("done", 4, ["pi-1", "pi-2"])
+    assert (last["status"], last["round"], last["here"]) == ("done", 4, ["pi-1", "pi-2"])
     assert last["metrics"].keys() >= {"loss", "accuracy.personal", "accuracy.global"}
     committed = [status(line)["round"] for line in lines]
     assert committed == sorted(committed)
-    assert status(desk.call("run", "status", *config, "--json")) == last
+    now = status(desk.call("run", "status", *config, "--json"))
+    assert [(device["name"], device["state"]) for device in now["devices"]] == [
+        ("pi-1", "present"),
+        ("pi-2", "present"),
+    ]
+    assert {**now, "devices": []} == last
 
     again = status(desk.call(*train, "--rounds", "3", "--set", "lr=0.05", "--json").splitlines()[-1])
     assert again["run"] != last["run"]

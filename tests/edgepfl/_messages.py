@@ -25,7 +25,7 @@ def of_kind(kind: type[Message]) -> st.SearchStrategy[Message]:
     return strategy
 
 
-def _of(kind: inspect.Type) -> st.SearchStrategy[Any]:
+def _of(kind: inspect.Type) -> st.SearchStrategy[Any]:  # noqa: PLR0912  a case for each type
     match kind:
         case inspect.BoolType():
             return st.booleans()
@@ -43,6 +43,8 @@ def _of(kind: inspect.Type) -> st.SearchStrategy[Any]:
             return st.dictionaries(_of(key), _of(value), max_size=SIZE)
         case inspect.VarTupleType(item_type=item):
             return st.lists(_of(item), max_size=SIZE).map(tuple)
+        case inspect.LiteralType(values=values):
+            return st.sampled_from(values)
         case inspect.TupleType(item_types=items):
             return st.tuples(*map(_of, items))
         case inspect.UnionType(types=types):

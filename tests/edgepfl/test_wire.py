@@ -11,16 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgepfl import wire
+from edgepfl.eligibility import Conditions
 from edgepfl.errors import WireError
+from edgepfl.plan import Amend
 from edgepfl.wire import KINDS, BlobRef, Failed, Gone, Hello, Member, Message, Need, Part, Report, Task
 
 SHA = "0123456789abcdef" * 4
 BLOB = BlobRef(SHA, 3, inline=b"abc")
-HELLO = Hello("pi-07", 3, ("onnx",), 120, 512, "0.1.0", members=("pi-08",))
+HELLO = Hello(
+    "pi-07", 3, ("onnx",), 120, 512, "0.1.0", members=("pi-08",), identity=7, incarnation=8, chunk=16 << 10,
+    judged="0123456789abcdef", unmet=("not charging",),
+)  # fmt: skip
 REPORT = Report("pi-07", 3, "run", 4, 0, 120, 10, BLOB, {"loss": 0.5}, {"train": 1.5}, SHA, (Part("pi-08", 120, 10),))
 TASK = Task(
     "run", 4, 0, (Member("pi-07", 3),), BLOB, BLOB, {"lr": 0.05}, 10, 99, True, 0, False, 60.0, 5.0, 30.0,  # noqa: FBT003
-    {"server_lr": 1.0}, 40,
+    {"server_lr": 1.0}, 40, "int8", (Amend("h", "delta"),), Conditions(charging=True),
 )  # fmt: skip
 FAILED = Failed("pi-07", 3, "run", 4, 0, "graph", "it broke")
 

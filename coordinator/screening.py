@@ -1,0 +1,76 @@
+"""Whether an upload that is here can be used."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import msgspec
+
+from coordinator import sums
+from coordinator.checkpoint import Vault
+from coordinator.screen import screen
+from coordinator.sums import Form
+from edgepfl import codec
+from edgepfl.errors import CodecError, EdgepflError, StoreError
+from edgepfl.plan import Plan
+from edgepfl.wire import BlobRef, Report
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Screening:
+    """What the uploads of one round must be.
+
+    Attributes:
+        run: its id, for the log.
+        vault: where the uploads are.
+        plan: of the run.
+        form: of the sums of hubs.
+        max_norm: greatest Euclidean norm of a slot.
+        words: the run's codec, by which devices encode their uploads.
+    """
+
+    run: str
+    vault: Vault
+    plan: Plan
+    form: Form
+    max_norm: float
+    words: str = ""
+
+    def screened(self, report: Report) -> tuple[Report, str]:
+        """A report as it counts, and why its upload cannot be used: empty where it can, and then it is shared.
+
+        An encoded upload is decoded once, here: what counts refers to it as it is then, so whoever folds it, after a
+        restart or in an aggregator, needs to know no codec.  It is for the worker's thread.  Whatever a device sends,
+        it must not end the service.
+
+        Raises:
+            StoreError: a good upload cannot be shared.
+        """
+        if report.upload is None:
+            return report, ""
+        try:
+            decoded = self._checked(report, report.upload.sha256)
+        except EdgepflError as error:
+            return report, str(error)
+        except Exception as error:
+            log.exception("%s: the upload of %s cannot be screened", self.run, report.device)
+            return report, f"{type(error).__name__}: {error}"
+        if decoded is None:
+            self.vault.private.share(report.upload.sha256)
+            return report, ""
+        return msgspec.structs.replace(report, upload=BlobRef(self.vault.private.keep(decoded), len(decoded))), ""
+
+    def _checked(self, report: Report, sha256: str) -> bytes | None:
+        """An encoded upload as it is without a codec; None where it is so already."""
+        try:
+            data = self.vault.private.read(sha256)
+        except StoreError as error:  # its loss costs an attempt, not the service
+            raise CodecError(str(error), where=f"upload of {report.device}") from error
+        if report.members:
+            sums.screen(data, self.form, report, max_norm=self.max_norm)
+            return None
+        trees = screen(data, self.plan, device=report.device, max_norm=self.max_norm, words=self.words)
+        return codec.encode(trees) if self.words else None
