@@ -11,50 +11,31 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import TypeVar
 
 import msgspec
 
-from coordinator import (
-    asynchronous,
-    buffered,
-    coded,
-    events,
-    members,
-    orphans,
-    participation,
-    quarantine,
-    robust,
-    rollout,
-    rounds,
-    tasks,
-    updater,
-)
+from coordinator import buffered, events, members, orphans, participation, quarantine, rounds, tasks
 from coordinator.arithmetic import Sitting
 from coordinator.attendance import Attendance
 from coordinator.blame import DOWNLOAD
 from coordinator.checkpoint import Saved
 from coordinator.cohort import choose
-from coordinator.conditions import obstacle, obstacles, roll_call
+from coordinator.conditions import obstacles, roll_call
 from coordinator.desk import Desk
 from coordinator.events import Event
-from coordinator.exact import Grid
 from coordinator.handout import Handout
 from coordinator.intake import Downloads, Intake
 from coordinator.journal import Checkpoint, RoundCost, RunRow, Status
 from coordinator.quarantine import Conduct
-from coordinator.reports import bare, counted, is_accepted, verdict, wording
+from coordinator.reports import accepted_after, bare, is_accepted, verdict, wording
 from coordinator.roster import Background
 from coordinator.rounds import Phase, Policy, Round, State
 from coordinator.screening import Screening
-from coordinator.staleness import weighting_of
-from coordinator.sums import Form
-from edgepfl.algorithms import Algorithm
+from coordinator.terms import Terms
 from edgepfl.bundle import unpack
-from edgepfl.errors import CodecError, ConfigError, StoreError
-from edgepfl.seeds import derive
+from edgepfl.errors import StoreError
 from edgepfl.topics import Address, ToAll, ToDevice
 from edgepfl.wire import BlobRef, Cancel, Commit, Failed, Progress, Report, RollCall, Stopped, Task
 
@@ -70,33 +51,31 @@ class ActiveRun:
         row: what the journal has, or will have before :meth:`resume`.
         checkpoint: its last one.
         desk: the service's.
+        agreed: the terms of this kind of run, from a coordinator's.
 
     Raises:
         EdgepflError: its bundle or settings cannot be used.
     """
 
-    def __init__(self, row: RunRow, checkpoint: Checkpoint, desk: Desk) -> None:
+    def __init__(
+        self, row: RunRow, checkpoint: Checkpoint, desk: Desk, agreed: Callable[[Terms], Terms] = lambda terms: terms
+    ) -> None:
         self.row = row
         self._desk = desk
         data = desk.vault.offered.read(row.bundle)
         bundle = unpack(data, where=f"bundle of {row.id}", golden=False)
-        self._bundle_ref = desk.vault.offered.put(data)
-        self._plan = bundle.plan
-        self._runtimes = frozenset(bundle.graphs)
-        self._algorithm = updater.algorithm_of(self._plan, row.config.hyper)
+        self._terms = agreed(Terms.of(row.id, row.config, bundle, desk.vault.offered.put(data), desk.hubs))
         self._accepted = desk.journal.accepted(row.id)
         self._conduct = desk.journal.conduct(row.id)
         self._attendance = Attendance(row.id, row.config.lease, desk.send, desk.clock)
-        self._rule = robust.rule_of(row.config.robust)
-        self._server = updater.server_of(self._algorithm, self._plan, row.config.server_optimizer)
-        self._arithmetic = desk.arithmetic(row, self._plan)
-        self._saved = self._arithmetic.restore(self._algorithm, checkpoint)
-        self._check()
+        self._arithmetic = desk.arithmetic(row, bundle.plan)
+        self._saved = self._arithmetic.restore(self._terms.algorithm, checkpoint)
+        self._terms.check()
         self._intake = Intake()
         self._downloads = Downloads(desk.vault.offered)
         self._round: Round
-        self._begin(Round(0, 0, self._policy()))
-        tasks.check_size(self._task((), tasks.blank_download(self._plan)), row.config.selected)
+        self._begin(Round(0, 0, self._policy_of(0)))
+        tasks.check_size(self._task((), tasks.blank_download(bundle.plan)), row.config.selected)
 
     @property
     def round(self) -> Round:
@@ -172,7 +151,7 @@ class ActiveRun:
             return
         log.info("%s: the work of %s is not wanted: %s", self.row.id, work.device, why)
         cancel = Cancel(self.row.id, work.round, work.attempt, why)
-        if isinstance(work, Progress) and not self._awaited(work.device):
+        if isinstance(work, Progress) and not self._round.awaits(work.device):
             self._attendance.stop((work.device,), cancel)
             self.feed(events.Absent(work.device, self._desk.clock()))
         else:
@@ -196,25 +175,13 @@ class ActiveRun:
             not self.ended
             and report.run == self.row.id
             and self._round.task_of(report.device) == (report.round, report.attempt)
-            and self._awaited(report.device)
+            and self._round.awaits(report.device)
             and report.device not in self._intake
         )
 
     def refusal(self, report: Report) -> str:
         """Why the upload of an expected report is not worth fetching; empty if it is."""
-        try:
-            members.check(
-                report,
-                self._plan,
-                hubs=self._desk.hubs,
-                steps=self._steps_of(report.round),
-                max_examples=self.row.config.max_examples,
-                most_bytes=self._form.most_bytes if report.members else 0,
-                words=self.row.config.codec,
-            )
-        except CodecError as error:
-            return str(error)
-        return ""
+        return self._terms.refusal(report)
 
     def answer(self, report: Report) -> None:
         """Tell a device what became of a report of an earlier round or attempt."""
@@ -238,7 +205,7 @@ class ActiveRun:
         fleet, hubs = self._desk.fleet(), self._desk.hubs
         silenced = {name: members.silenced(known.hello, hubs) for name, known in fleet.devices.items()}
         return Background(
-            runtimes=self._runtimes,
+            runtimes=self._terms.runtimes,
             names=[name for name in self._accepted if members.owner(name) == name],
             silenced=silenced,
             conduct=self._conduct,
@@ -297,9 +264,8 @@ class ActiveRun:
                 self._desk.suspect(devices)
             case events.Reduce(devices):
                 self._fold_buffer(devices)
-                self._desk.spawn(
-                    self._reduce(self._round, devices), f"{self.row.id}: reduce round {self._round.number}"
-                )
+                job = self._reduce(self._round, devices)
+                self._desk.spawn(job, f"{self.row.id}: reduce round {self._round.number}")
             case events.Commit(devices):
                 self._announce_fates(devices)
                 self._next_round()
@@ -311,20 +277,22 @@ class ActiveRun:
                 self._end(Status.STOPPED, rounds.waiting(self._round))
 
     def _choose(self, devices: tuple[str, ...], count: int) -> None:
-        chosen = choose(devices, count, self.row.config.seed, self._round.number, self._round.attempt)
+        number, attempt = self._round.number, self._round.attempt
+        chosen = choose(devices, count, self.row.config.seed, number, attempt)
         known = members.named(devices, self._desk.fleet())
         joined = tuple(device for device in known if device not in self._accepted)
-        if not self._is_final:
+        if not self._terms.is_final(number):
             left_out = {members.owner(device) for device in (*devices, *self._accepted)} - set(chosen)
-            participation.warn(self._algorithm, self.row.id, self._round.number, left_out)
-        self.feed(events.Chosen(chosen, self._desk.clock(), joined, self._canaries(chosen)))
+            participation.warn(self._terms.algorithm, self.row.id, number, left_out)
+        canaries = self._terms.canaries(chosen, number, attempt)
+        self.feed(events.Chosen(chosen, self._desk.clock(), joined, canaries))
 
     def _send_task(self, address: Address, devices: tuple[str, ...]) -> None:
         """One task for these members, or one for each where each gets a download of its own."""
         earlier = self._round.seats[devices[0]].task if len(devices) == 1 else None
         if earlier is not None:
             download = self._downloads.ref(self._round.bases[earlier[0]])
-            self._desk.send(address, self._task_of(*earlier, devices, download))
+            self._desk.send(address, self._terms.task(*earlier, devices, download, self._accepted))
         elif self._saved.download is not None:
             self._desk.send(address, self._task(devices, self._saved.download))
         else:
@@ -333,7 +301,7 @@ class ActiveRun:
 
     def _handout(self) -> Handout:
         def send(device: str, download: BlobRef) -> None:
-            if self._awaited(device):
+            if self._round.awaits(device):
                 self._desk.send(ToDevice(device, Task.KIND), self._task((device,), download))
 
         def failed(device: str, sitting: Sitting, why: str) -> None:
@@ -352,7 +320,7 @@ class ActiveRun:
         conduct: Mapping[str, Conduct] = MappingProxyType({}),
     ) -> None:
         """Begin an attempt, without the devices that failed in the last one as long as there are enough others."""
-        here = frozenset(filter(self._usable, self._desk.fleet().present(self._runtimes)))
+        here = frozenset(filter(self._usable, self._desk.fleet().present(self._terms.runtimes)))
         spare = here - set(avoid)
         here = spare if len(spare) >= self.row.config.minimum else here
         barred = quarantine.barred({**self._conduct, **conduct}, number)
@@ -370,7 +338,7 @@ class ActiveRun:
         self._journalled = 0
         self._intake.begin(state)
         self._downloads.begin(state)
-        self._tuned = self._of_round(state.number)
+        self._tuned = self._terms.of_round(state.number)
         self._sit()
         self._attendance.begin()
         self._opened_at = self._desk.clock()
@@ -378,7 +346,7 @@ class ActiveRun:
 
     def _next_round(self) -> None:
         number = self._saved.checkpoint.round
-        if tasks.is_final(self.row.config, number):
+        if self._terms.is_final(number):
             self._end(Status.DONE, "")
         else:
             self._open(number + 1, 0)
@@ -387,11 +355,10 @@ class ActiveRun:
         attempt = self._round.attempt + 1
         log.warning("%s: round %d abandoned: %s", self.row.id, self._round.number, why)
         if attempt >= self.row.config.attempts:
-            self._end(
-                Status.FAILED, f"round {self._round.number} was abandoned {attempt} times, at last because: {why}"
-            )
+            why = f"round {self._round.number} was abandoned {attempt} times, at last because: {why}"
+            self._end(Status.FAILED, why)
         else:
-            conduct = quarantine.judge(self._conduct, self._round, self._quarantine)
+            conduct = quarantine.judge(self._conduct, self._round, self._terms.quarantine)
             self._open(self._round.number, attempt, self._round.devices(State.FAILED), conduct)
 
     def _end(self, status: str, why: str) -> None:
@@ -407,77 +374,20 @@ class ActiveRun:
 
     # What the effects do.
 
-    @property
-    def _is_final(self) -> bool:
-        return tasks.is_final(self.row.config, self._round.number)
-
-    @property
-    def _steps(self) -> int:
-        """Minibatch steps of the open round; 0 where it trains nothing."""
-        return tasks.steps_of(self.row.config, self._tuned, self._round.number)
-
-    def _steps_of(self, number: int) -> int:
-        """Those of the open round's task or an earlier one's."""
-        open_ = number == self._round.number
-        return self._steps if open_ else tasks.steps_of(self.row.config, self._of_round(number), number)
-
-    def _check(self) -> None:
-        """Refuse settings that the algorithm cannot run with.
-
-        Raises:
-            ConfigError: with the reason.
-        """
-        participation.check(self._algorithm, self.row.config)
-        participation.check_over(self._algorithm, self.row.config)
-        updater.check_decay(self._algorithm, self._plan, self.row.config.rounds, self.row.config.decay)
-        robust.check(self._algorithm, self._plan, self._rule, self.row.config.minimum)
-        coded.check(self._algorithm, self._plan, self.row.config.codec)
-        asynchronous.check(self._algorithm, self._plan, self.row.config, self._desk.hubs)
-        if self._rule is not None and self.row.config.exact:
-            raise ConfigError("exact sums know no robust rule", where="robust", remedy="Give one of the two")
-        if self._desk.hubs:
-            hubs = " and ".join(sorted(self._desk.hubs))
-            members.check_summable(self._algorithm, self._plan, hubs, self.row.config.robust)
-
     def _usable(self, device: str) -> bool:
-        """Whether a device may be chosen; a hub that nobody named, or one without devices, may not."""
-        fleet = self._desk.fleet()
-        known = fleet.devices.get(device)
-        if known is None or obstacle(known.hello, self.row.config.conditions):
-            return False
-        return (
-            device not in self._attendance.busy
-            and fleet.can(device, self._runtimes)
-            and members.speaks_for_itself(fleet.devices[device].hello, self._desk.hubs)
-        )
+        """Whether a device may be chosen just now."""
+        return device not in self._attendance.busy and self._terms.admits(device, self._desk.fleet())
+
+    def _policy_of(self, number: int) -> Policy:
+        return self._terms.policy_of(number)
 
     def _task(self, devices: tuple[str, ...], download: BlobRef) -> Task:
-        return self._task_of(self._round.number, self._round.attempt, devices, download)
-
-    def _task_of(self, number: int, attempt: int, devices: tuple[str, ...], download: BlobRef) -> Task:
-        """The open round's task, or that of an earlier round and attempt."""
-        return tasks.make(
-            self.row.id,
-            self.row.config,
-            self._of_round(number),
-            self._plan,
-            number=number,
-            attempt=attempt,
-            cohort=devices,
-            accepted=self._accepted,
-            bundle=self._bundle_ref,
-            download=download,
-            settings=members.settings(self._plan, self.row.config.hyper) if self._desk.hubs else {},
-            grid=self._grid.top if self._desk.hubs else 0,
-        )
-
-    def _of_round(self, number: int) -> Algorithm:
-        config, number = self.row.config, max(number, 1)  # before the first round nothing is open
-        return updater.of_round(self._algorithm, self._plan, number=number, seed=config.seed, decay=config.decay)
+        return self._terms.task(self._round.number, self._round.attempt, devices, download, self._accepted)
 
     async def _screen(self, report: Report) -> None:
-        config = self.row.config
-        screening = Screening(self.row.id, self._desk.vault, self._plan, self._form, config.max_norm, config.codec)
+        terms, config = self._terms, self.row.config
+        form = terms.form(self._round.number)
+        screening = Screening(self.row.id, self._desk.vault, terms.plan, form, config.max_norm, config.codec)
         report, why = await self._work(screening.screened, report) if report.upload is not None else (report, "")
         if self._round.task_of(report.device) != (report.round, report.attempt):
             return
@@ -494,49 +404,37 @@ class ActiveRun:
     async def _reduce(self, this: Round, devices: tuple[str, ...]) -> None:
         fleet = members.training({*self._accepted, *this.joined}, self._desk.hubs)
         try:
-            saved = self._unchanged() if self._is_final else await self._arithmetic.update(devices, fleet)
+            final = self._terms.is_final(this.number)
+            saved = self._saved.after(this.number) if final else await self._arithmetic.update(devices, fleet)
         except StoreError:
             raise
         except Exception as error:  # an algorithm's fault must not end the service
             log.exception("%s: round %d cannot be reduced", self.row.id, this.number)
             await self._restore()
-            if self._still(this):
+            if self._round.reduces(this):
                 self.feed(events.StoreFailed(wording(f"{type(error).__name__}: {error}"), self._desk.clock()))
             return
-        if self._still(this):  # nobody stopped the run meanwhile
+        if self._round.reduces(this):  # nobody stopped the run meanwhile
             self._commit(saved, devices)
 
     async def _restore(self) -> None:
         """Take the state from the disk again: an update that failed may have changed it in place."""
-        self._saved = await self._work(self._arithmetic.restore, self._algorithm, self._saved.checkpoint)
-
-    def _unchanged(self) -> Saved:
-        """The state after a round that only evaluates."""
-        return replace(
-            self._saved, checkpoint=msgspec.structs.replace(self._saved.checkpoint, round=self._round.number)
-        )
+        self._saved = await self._work(self._arithmetic.restore, self._terms.algorithm, self._saved.checkpoint)
 
     def _commit(self, saved: Saved, devices: tuple[str, ...]) -> None:
-        reports = self._desk.journal.reports(self.row.id)
-        number = self._round.number
-        found = [result for device in devices for result in members.results_of(reports[device])]
-        results = tuple(counted(result, number) for result in found)
+        reports, number = self._desk.journal.reports(self.row.id), self._round.number
+        results = members.counted_of((reports[device] for device in devices), number)
         spent = self._desk.traffic() - self._opened_traffic
         cost = RoundCost(spent.bytes_in, spent.bytes_out, self._desk.clock() - self._opened_at)
-        joined, conduct = self._round.joined, quarantine.judge(self._conduct, self._round, self._quarantine)
+        joined, conduct = self._round.joined, quarantine.judge(self._conduct, self._round, self._terms.quarantine)
         self._saved = saved
-        following = self._following()
-        self._desk.journal.commit(self.row.id, saved.checkpoint, results, cost, joined, conduct, following)
+        self._desk.journal.commit(self.row.id, saved.checkpoint, results, cost, joined, conduct, self._following())
         self._conduct.update(conduct)
-        self._accepted = {
-            **dict.fromkeys(joined, -1),
-            **self._accepted,
-            **{result.device: result.base for result in results},
-        }
+        self._accepted = accepted_after(self._accepted, joined, results)
         log.info(
             "%s: %s is committed, %d reports, %.1f s",
             self.row.id,
-            "the final evaluation" if self._is_final else f"round {saved.checkpoint.round}",
+            "the final evaluation" if self._terms.is_final(number) else f"round {saved.checkpoint.round}",
             len(results),
             cost.seconds,
         )
@@ -556,74 +454,10 @@ class ActiveRun:
 
     def _sit(self) -> None:
         """Begin the mathematics of the attempt anew: nothing is folded."""
-        number = self._round.number
-        last = number == self.row.config.rounds
-        grid = self._grid if self.row.config.exact or self._desk.hubs else None
-        self._sitting = Sitting(
-            number,
-            self._round.attempt,
-            self._tuned,
-            self._saved,
-            self._round.devices(State.REPORTED) if self._round.policy.buffer else tuple(sorted(self._round.seats)),
-            last,
-            grid,
-            self._rule,
-            self._server,
-            buffered.scales(self._round, weighting_of(self.row.config.staleness)),
-        )
+        self._sitting = self._terms.sitting(self._round, self._tuned, self._saved)
         self._arithmetic.begin(self._sitting)
 
-    @property
-    def _grid(self) -> Grid:
-        """Where exact sums lie."""
-        return Grid.of(self.row.config.max_norm, self.row.config.max_examples)
-
-    @property
-    def _form(self) -> Form:
-        """What a hub's sums look like."""
-        return Form(self._plan, self._tuned, self._grid)
-
-    def _policy(self) -> Policy:
-        config = self.row.config
-        return Policy(
-            config.goal,
-            config.minimum,
-            config.gather,
-            config.deadline,
-            config.lease,
-            over=config.over,
-            halt=config.halt_failures,
-        )
-
-    def _canaries(self, cohort: tuple[str, ...]) -> tuple[str, ...]:
-        """Who gets the run's first task before the others; a hub does not, since its own round takes too long."""
-        config = self.row.config
-        devices = tuple(device for device in cohort if device not in self._desk.hubs)
-        if self._round.number > 1 or not config.canary or len(devices) < len(cohort):
-            return ()
-        count = rollout.canaries(len(cohort), config.canary)
-        return choose(devices, count, derive(config.seed, "canary"), self._round.number, self._round.attempt)
-
-    @property
-    def _quarantine(self) -> quarantine.Rule:
-        return quarantine.Rule(self.row.config.quarantine_after, self.row.config.quarantine_rounds)
-
-    def _awaited(self, device: str) -> bool:
-        """Whether the device is a member that may still report."""
-        return self._round.awaits(device)
-
-    def _still(self, this: Round) -> bool:
-        """Whether an attempt is still being reduced."""
-        now = self._round
-        return (now.number, now.attempt, now.phase) == (this.number, this.attempt, Phase.REDUCING)
-
     # Buffered runs.
-
-    def _policy_of(self, number: int) -> Policy:
-        """What a round waits for: the last one, which trains nothing, for everyone it chose."""
-        config = self.row.config
-        buffer = 0 if tasks.is_final(config, number) else config.buffer
-        return replace(self._policy(), buffer=buffer, max_staleness=config.max_staleness)
 
     def _taken_over(self, following: Round) -> Round:
         """A round that begins, with the seats of the last one that go on in it."""
@@ -643,14 +477,11 @@ class ActiveRun:
         if following is None:
             self._desk.send(ToAll(Commit.KIND), Commit(self.row.id, self._round.number, devices))
             return
-        for device, seat in buffered.left(self._round, following).items():
-            round_, attempt = seat.task or (self._round.number, self._round.attempt)
-            if seat.state is State.WORKING:
-                cancel = Cancel(self.row.id, round_, attempt, f"round {self._round.number} is over, and it is too late")
-                self._attendance.stop((device,), cancel)
+        for device, fate in buffered.fates(self.row.id, self._round, following):
+            if isinstance(fate, Cancel):
+                self._attendance.stop((device,), fate)
             else:
-                accepted = (device,) if seat.state is State.REPORTED else ()
-                self._desk.send(ToDevice(device, Commit.KIND), Commit(self.row.id, round_, accepted))
+                self._desk.send(ToDevice(device, Commit.KIND), fate)
 
     def _fold_buffer(self, devices: tuple[str, ...]) -> None:
         """Fold a full buffer: only now it is known who is in it."""

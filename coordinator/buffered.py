@@ -50,6 +50,7 @@ from coordinator.events import (
 )
 from coordinator.reasons import buffering
 from coordinator.seats import GOING_ON, Phase, Round, Seat, State
+from edgepfl.wire import Cancel, Commit
 
 Step: TypeAlias = tuple[Round, tuple[Effect, ...]]
 
@@ -117,6 +118,24 @@ def successor(r: Round, following: Round, download: str) -> Round:
 def left(r: Round, following: Round) -> dict[str, Seat]:
     """The members that do not go on in the next round, as they left this one."""
     return {device: seat for device, seat in sorted(r.seats.items()) if device not in following.seats}
+
+
+def fates(run: str, r: Round, following: Round) -> tuple[tuple[str, Commit | Cancel], ...]:
+    """What to tell each member that does not go on: whether its report counts, or that it need not go on.
+
+    Args:
+        run: its id.
+        r: the round that is over.
+        following: the next one.
+    """
+    return tuple((device, _fate(run, r, device, seat)) for device, seat in left(r, following).items())
+
+
+def _fate(run: str, r: Round, device: str, seat: Seat) -> Commit | Cancel:
+    round_, attempt = seat.task or (r.number, r.attempt)
+    if seat.state is State.WORKING:
+        return Cancel(run, round_, attempt, f"round {r.number} is over, and it is too late")
+    return Commit(run, round_, (device,) if seat.state is State.REPORTED else ())
 
 
 def _present(r: Round, device: str, at: float) -> Step:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
+
+import msgspec
 
 from coordinator import pieces, updater
 from coordinator.journal import Checkpoint
@@ -36,6 +38,10 @@ class Saved:
     state: Trees
     download: BlobRef | None
     shard: Shard = field(default_factory=dict)
+
+    def after(self, number: int) -> Saved:
+        """The same state after a round that only evaluates."""
+        return replace(self, checkpoint=msgspec.structs.replace(self.checkpoint, round=number))
 
 
 @dataclass(frozen=True)

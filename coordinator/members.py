@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from coordinator.devices import Fleet
 from coordinator.journal import Result
-from coordinator.reports import result_of
+from coordinator.reports import counted, result_of
 from coordinator.screen import check_report
 from edgepfl.algorithms import Algorithm
 from edgepfl.errors import CodecError, ConfigError
@@ -75,6 +75,11 @@ def results_of(report: Report) -> tuple[Result, ...]:
         Result(report.round, f"{report.device}/{part.device}", part.examples, part.steps, part.metrics, {}, "")
         for part in report.members
     )
+
+
+def counted_of(reports: Iterable[Report], number: int) -> tuple[Result, ...]:
+    """All of these reports' results, as they count in the update of round ``number``."""
+    return tuple(counted(result, number) for report in reports for result in results_of(report))
 
 
 def check(

@@ -38,7 +38,7 @@ class Upload:
         examples: how many the device trains on.
         steps: minibatch steps it took.
         load: reads its UP slots, as NumPy trees.
-        scale: what its MEAN slots are multiplied by, as if the device had sent them so: 1 but for reports that come late
+        scale: what its MEAN slots are multiplied by, as if the device had sent them so: 1 but for late reports
             (:mod:`coordinator.staleness`).  Its share in the divisor of the mean stays as it is.
     """
 

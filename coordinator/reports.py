@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -46,3 +46,14 @@ def result_of(report: Report) -> Result:
 def counted(result: Result, number: int) -> Result:
     """A result of a task of an earlier round, or this one, as it counts in the update of round ``number``."""
     return msgspec.structs.replace(result, round=number, staleness=number - result.round)
+
+
+def accepted_after(accepted: Mapping[str, int], joined: Iterable[str], results: Iterable[Result]) -> dict[str, int]:
+    """The last round of each device that counts, after one more round; -1 of a device that is known and has none.
+
+    Args:
+        accepted: before it.
+        joined: the devices that the run did not know before it.
+        results: what counts of it.
+    """
+    return {**dict.fromkeys(joined, -1), **accepted, **{result.device: result.base for result in results}}

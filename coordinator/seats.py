@@ -155,6 +155,11 @@ class Round:
         phases = GOING_ON if self.policy.buffer else {Phase.REPORTING}
         return self.phase in phases and seat is not None and seat.state in OPEN
 
+    def reduces(self, attempt: Round) -> bool:
+        """Whether this is still the same attempt as it is reduced: nobody stopped it, and no other began."""
+        now = (self.number, self.attempt, self.phase)
+        return now == (attempt.number, attempt.attempt, Phase.REDUCING)
+
     @property
     def able(self) -> frozenset[str]:
         """Who can be chosen: the devices that are here, without the barred ones where the rest suffices."""

@@ -18,7 +18,6 @@ from pathlib import Path
 from types import MappingProxyType
 
 import msgspec
-from msgspec import UNSET
 
 from coordinator import identity, orphans, updater
 from coordinator.active import ActiveRun
@@ -26,35 +25,33 @@ from coordinator.admission import runnable
 from coordinator.arithmetic import Arithmetic, Local
 from coordinator.attribution import attributed
 from coordinator.checkpoint import Vault
-from coordinator.conditions import is_to_ask, roll_call, with_unmet
+from coordinator.conditions import is_to_ask, roll_call
 from coordinator.config import RunConfig, TransferTable
-from coordinator.describing import Describer
 from coordinator.desk import Desk
 from coordinator.devices import Fleet, doubt, farewell, repeats, welcome
 from coordinator.journal import Checkpoint, Journal, RunRow, Status
 from coordinator.members import Hubs, silenced
 from coordinator.orders import Aggregation, Aggregators
+from coordinator.outgoing import Outgoing
+from coordinator.overview import overview
 from coordinator.remote import Remote
-from coordinator.roster import Background, roster
-from coordinator.status import RunStatus, Totals, status_of, totals, with_busy
+from coordinator.roster import Background
+from coordinator.status import RunStatus, Totals, totals
 from coordinator.storage.depot import GRACE, Depot, collect
 from coordinator.uploads import News, Uploads
 from edgepfl import wire
 from edgepfl.bundle import pack, unpack
 from edgepfl.bus import Arrived, Bus, Connected, Disconnected
 from edgepfl.bus._files import make_directory
-from edgepfl.bus.chunks import Sender
 from edgepfl.bus.lock import ProcessLock
-from edgepfl.bus.outflow import AGAIN, Outflow
 from edgepfl.bus.refusals import Refusals
 from edgepfl.eligibility import Conditions
-from edgepfl.errors import BusError, EdgepflError, RunError, StoreError, WireError
+from edgepfl.errors import EdgepflError, RunError, StoreError, WireError
 from edgepfl.plan import Plan
 from edgepfl.topics import Address, Chunk, FromAggregator, FromDevice, ToAll, ToDevice, Topics, check_name
-from edgepfl.wire import CHUNK, Cancel, Failed, Gone, Hello, Message, Need, Progress, Report, RollCall, Stopped, Task
+from edgepfl.wire import Cancel, Failed, Gone, Hello, Message, Need, Progress, Report, RollCall, Stopped
 
 log = logging.getLogger(__name__)
-AHEAD = 64  # chunks with the bus: whole fleets wait for them
 SOON = 0.005  # seconds: no timer is shorter
 TICK = 0.5  # seconds between looks at leases and deadlines
 
@@ -96,9 +93,7 @@ class Coordinator:
         self._lock = _locked(state)
         self.journal = Journal(state / "journal.db")
         self.vault = Vault.at(state, shared, transfer.room)
-        self._transfer = transfer
-        self._outflow = Outflow(Sender(self.vault.offered.local), bus, self._chunk_topic, qos=0, ahead=AHEAD)
-        self._describer = Describer(self.vault.offered.local)
+        self._outgoing = Outgoing(self._topics, bus, self.vault.offered.local, transfer, lambda: self._fleet)
         self._uploads = Uploads(self.vault.private.local, transfer.under_way_mib << 20)
         self._fleet = Fleet()
         self._refused = Refusals()
@@ -191,17 +186,18 @@ class Coordinator:
         checkpoint = self.journal.checkpoint(row.id)
         self._totals = totals(self.journal, row.id, checkpoint.round, self._totals)
         open_round = self._active.round if self._is_active(row.id) else None
-        found = status_of(row, checkpoint, self._totals, self._fleet, open_round)
-        found = msgspec.structs.replace(
-            found, refused=dict(self._refused.counts), doubled=identity.doubled(self._names, self._clock())
+        found = overview(
+            row,
+            checkpoint,
+            self._totals,
+            self._fleet,
+            open_round,
+            Background() if open_round is None else self._active.background(self._uploads.arriving),
+            refused=self._refused.counts,
+            doubled=identity.doubled(self._names, self._clock()),
+            at=self._clock(),
+            detailed=detailed,
         )
-        background = Background()
-        if open_round is not None:
-            background = self._active.background(self._uploads.arriving)
-            found = with_busy(with_unmet(found, self._fleet, row.config.conditions), background, open_round)
-        if detailed:
-            devices = roster(self._fleet, open_round, background, self._clock())
-            found = msgspec.structs.replace(found, devices=devices)
         if open_round is not None and self._aggregators.waiting:
             return msgspec.structs.replace(found, waiting=f"{found.waiting}; the aggregators have an order")
         return found
@@ -324,6 +320,7 @@ class Coordinator:
             case Disconnected(reason):
                 log.warning("disconnected (%s)", reason)
                 self._connected = False
+                self._outgoing.forget()
                 self._fleet = doubt(self._fleet, tuple(self._fleet.devices), self._clock())
                 self._tell()
             case Arrived(topic, payload):
@@ -337,7 +334,6 @@ class Coordinator:
         self._aggregators.repeat()
         self._send(ToAll(RollCall.KIND), roll_call(self._asked))
         self._uploads.ask_again(self._clock())
-        self._outflow.forget()
         self._pump()
 
     def _arrived(self, topic: str, payload: bytes) -> None:
@@ -380,7 +376,7 @@ class Coordinator:
             case Gone():
                 self._gone(message)
             case Need():
-                self._outflow.needed(message, self._clock())
+                self._outgoing.needed(message, self._clock())
                 self._pump()
             case Report():
                 self._report(message)
@@ -453,21 +449,20 @@ class Coordinator:
 
     # What goes out.
 
-    def _chunk_topic(self, sha16: str, index: int) -> str:
-        return self._topics.build(Chunk(sha16, index))
-
     def _pump(self) -> None:
-        """Ask for the chunks of the uploads that are due, send those that wait, and again when it is time."""
-        self._outflow.pump(self._clock())
+        """Ask for the chunks of the uploads that are due, send what waits, and again when it is time."""
         for device, need in self._uploads.due(self._clock()):
             self._send(ToDevice(device, Need.KIND), need)
+        self._outgoing.pump(self._clock())
+        due = self._uploads.next_due
+        self._pump_soon(min(math.inf if due is None else due, self._outgoing.due(self._clock())))
+
+    def _pump_soon(self, due: float) -> None:
+        """Pump again at a certain time, and not before; never, where that is infinite."""
         if self._pumping is not None:
             self._pumping.cancel()
             self._pumping = None
-        due = self._uploads.next_due
-        if self._outflow.waiting:
-            due = min(due or math.inf, self._clock() + AGAIN)
-        if due is not None and self._connected:
+        if due < math.inf and self._connected:
             wait = max(SOON, due - self._clock())
             self._pumping = asyncio.get_running_loop().call_later(wait, self._pump_on)
 
@@ -487,19 +482,13 @@ class Coordinator:
         self._uploads.keep(lambda report: self._run is not None and self._run.expects(report))
 
     def _send(self, address: Address, message: Message) -> None:
-        if isinstance(message, Task):
-            message = self._describer.fitted(message, self._chunk_for(message))
-        try:
-            if not self._bus.publish(self._topics.build(address), wire.encode(message)):
-                log.warning("a %s was not sent: not connected, or too much is queued", message.KIND)
-        except BusError as error:
-            log.error("a %s was not sent: %s", message.KIND, error)  # noqa: TRY400  no fault of ours to trace
-
-    def _chunk_for(self, task: Task) -> int:
-        """Bytes of the chunks of a task's blobs: as the slowest link of its cohort wishes."""
-        hellos = [known.hello for member in task.cohort if (known := self._fleet.devices.get(member.device))]
-        wishes = [CHUNK if hello.chunk is UNSET else hello.chunk for hello in hellos]
-        return self._transfer.chunk(None, known=min(wishes, default=CHUNK), most=self._bus.largest)
+        """Send it as soon as the bus has room; while we are cut off nobody is told, but everyone afterwards."""
+        if not self._connected:
+            log.info("a %s is not sent: not connected", message.KIND)
+            return
+        self._outgoing.send(address, message)
+        if self._pumping is None:  # else a pump is due, and the next tick at the latest
+            self._pump_soon(self._outgoing.due(self._clock()))
 
     def _tell(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()

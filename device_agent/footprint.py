@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-_PSS = re.compile(r"^Pss: +(\d+) kB$", re.MULTILINE)
+_FIELD = {name: re.compile(rf"^{name}: +(\d+) kB$", re.MULTILINE) for name in ("Pss", "Anonymous")}
 
 
 def trim() -> None:
@@ -38,8 +38,26 @@ def pss(process: int | str = "self") -> int | None:
     Returns:
         None where the process is over, or the kernel does not tell.
     """
+    return _rolled_up("Pss", process)
+
+
+def own(process: int | str = "self") -> int | None:
+    """What a process has written, in bytes: memory that no other process shares and that cannot be paged out to a file.
+
+    Unlike :func:`pss` it does not depend on who else maps the same libraries.
+
+    Args:
+        process: its number; this process unless given.
+
+    Returns:
+        None where the process is over, or the kernel does not tell.
+    """
+    return _rolled_up("Anonymous", process)
+
+
+def _rolled_up(name: str, process: int | str) -> int | None:
     try:
-        found = _PSS.search(Path(f"/proc/{process}/smaps_rollup").read_text("ascii"))
+        found = _FIELD[name].search(Path(f"/proc/{process}/smaps_rollup").read_text("ascii"))
     except OSError:
         return None
     return int(found[1]) * 1024 if found else None

@@ -17,16 +17,15 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor
 
 from device_agent import session
-from device_agent.checkpoint import Saver
 from device_agent.conditions_outlook import Outlook
 from device_agent.conditions_watch import EVERY, Watch
 from device_agent.data import Examples
-from device_agent.interpreter import Stopped
+from device_agent.jobs import Jobs
 from device_agent.messages import REMEDY, Speaker, new_incarnation
 from device_agent.place import Place
 from device_agent.session import Effect, Session, TaskId, task_id
 from device_agent.transfers import Transfers
-from device_agent.work import Job, Materials, Product, Workshop
+from device_agent.work import Workshop
 from edgepfl import wire
 from edgepfl.bus import Arrived, Bus, Connected, Disconnected, Will
 from edgepfl.bus.refusals import Refusals
@@ -99,14 +98,7 @@ class AgentService:
         )
         self._bus = bus
         self._place = place
-        self._examples = examples
-        self._workshop = workshop
-        self._pool = pool
-        self._checkpoint_seconds = checkpoint_seconds
         self._clock = clock
-        self._job: Job | None = None  # the current task's
-        self._jobs: dict[asyncio.Task[None], Job] = {}  # also those that are about to stop
-        self._stopping: set[TaskId] = set()  # of which the coordinator waits to hear that they have ended
         self._events: deque[session.Event] = deque()
         self._feeding = False
         self._connected = False
@@ -128,6 +120,20 @@ class AgentService:
         )
         runs = place.standings()
         self._watch = Watch(sensors, place.store, examples.count, every=sense_every)
+        self._jobs = Jobs(
+            self._speaker,
+            place,
+            examples,
+            workshop,
+            pool,
+            checkpoint_seconds=checkpoint_seconds,
+            clock=clock,
+            offer=self._transfers.offer,
+            facts=self._watch.took_part,
+            feed=self._feed,
+            send=self._send,
+            fail=self._break,
+        )
         self._state = Session(device, runs, outlook=Outlook(hold=2 * sense_every))
 
     @property
@@ -174,11 +180,7 @@ class AgentService:
     async def _close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        current, self._job = self._job, None  # what is finished from now on is not kept: it will be done again
-        for job in self._jobs.values():
-            (job.rest if job is current else job.stop).set()
-        if self._jobs:
-            await asyncio.wait(self._jobs)
+        await self._jobs.close()
         self._send(self._speaker.gone())
         await self._bus.stop()
 
@@ -283,20 +285,22 @@ class AgentService:
             case session.Fetch(ref):
                 self._fetch(ref)
             case session.Work(task):
-                self._start(task)
+                self._transfers.keep_only(self._needed)
+                self._jobs.start(task)
             case session.StopWork(task):
                 self._stop_work(task)
             case session.SayStopped(task):
                 self._say_stopped(effect, task)
-            case session.Pause() | session.Resume():
-                self._pause(rest=isinstance(effect, session.Pause))
+            case session.Pause():
+                self._jobs.pause()
+            case session.Resume():
+                self._jobs.resume()
             case session.Settle(task, accepted_round):
                 self._settle(task, accepted_round)
             case session.Close(task, accepted):
                 self._close_round(task, accepted)
             case session.SendProgress(task, paused):
-                steps = self._job.steps if self._job is not None else 0
-                self._send(self._speaker.progress(task, steps, paused))
+                self._send(self._speaker.progress(task, self._jobs.steps, paused))
             case session.SendFailed(task, code, detail):
                 self._try(effect, self._send(self._speaker.failed(task, code, detail)))
 
@@ -337,20 +341,13 @@ class AgentService:
             self._feed(session.WorkFailed(task_id(self._state.task), type(error).__name__, str(error)))
 
     def _stop_work(self, task: TaskId) -> None:
-        if self._job is not None and task_id(self._job.task) == task:
-            self._job.stop.set()
-            self._job = None
+        self._jobs.stop(task)
         self._place.drop_checkpoint()
         self._transfers.fetch_no_more()
 
-    def _at_work(self, task: TaskId) -> bool:
-        return any(task_id(job.task) == task for job in self._jobs.values())
-
     def _say_stopped(self, effect: Effect, task: TaskId) -> None:
         """Say that work on a task has ended; if its thread is still in a step, once it is not."""
-        if self._at_work(task):
-            self._stopping.add(task)
-        else:
+        if not self._jobs.will_say_stopped(task):
             self._try(effect, self._send(self._speaker.stopped(task, 0)))
 
     def _settle(self, task: TaskId, accepted_round: int) -> None:
@@ -392,89 +389,6 @@ class AgentService:
             raise error
         log.error("%s: %s", self._state.device, error)
         self._feed(session.Unchanged(self._place.standings()))
-
-    # Work.
-
-    def _pause(self, *, rest: bool) -> None:
-        """Let the work pause with a checkpoint, and its thread be free for others; or go on from there."""
-        job = self._job
-        if job is None:
-            return
-        if rest:
-            job.rest.set()
-        elif job.resting:
-            self._start(job.task)
-        else:
-            job.rest.clear()
-
-    def _start(self, task: Task) -> None:
-        self._transfers.keep_only(self._needed)
-        job = self._job = Job(task)
-        work = asyncio.get_running_loop().create_task(self._work(job), name=f"{self._state.device} {task.round}")
-        self._jobs[work] = job
-        work.add_done_callback(self._finished)
-
-    def _finished(self, work: asyncio.Task[None]) -> None:
-        job = self._jobs.pop(work)
-        this = task_id(job.task)
-        if this in self._stopping:
-            self._stopping.discard(this)
-            if not self._at_work(this):  # else it was told to work on it anew
-                self._send(self._speaker.stopped(this, job.steps))
-        if not work.cancelled() and (error := work.exception()) is not None:
-            self._break(error)
-
-    async def _work(self, job: Job) -> None:
-        task, this = job.task, task_id(job.task)
-        loop = asyncio.get_running_loop()
-        try:
-            materials = self._materials(job)
-            product = await loop.run_in_executor(self._pool, self._workshop.perform, task, materials, job.on_step)
-            if job is self._job:
-                self._keep(task, product)
-        except Stopped:
-            log.info("%s: stopped work on round %d", self._state.device, task.round)
-            job.resting = job is self._job
-            if job.resting and self._state.paused is None:  # met again, before it even noticed
-                self._start(task)
-            return
-        except Exception as error:
-            if job is not self._job:  # its blobs may be deleted already
-                return
-            known = isinstance(error, EdgepflError)  # else a fault of ours or of a data plug-in: not of the service
-            log.warning("%s: round %d failed: %s", self._state.device, task.round, error, exc_info=not known)
-            self._job = None
-            self._feed(session.WorkFailed(this, type(error).__name__, str(error)))
-            return
-        if job is self._job:
-            self._job = None
-            self._feed(session.Worked(this))
-
-    def _materials(self, job: Job) -> Materials:
-        task, fetched = job.task, self._place.fetched
-        return Materials(
-            device=self._state.device,
-            examples=self._examples,
-            bundle=lambda: fetched.read(task.bundle.sha256),
-            download=lambda: fetched.read(task.download.sha256),
-            keep=self._place.store.keep(task.run).data,
-            saver=self._saver(job),
-        )
-
-    def _saver(self, job: Job) -> Saver | None:
-        file = self._place.checkpoint
-        if file is None:
-            return None
-        return Saver(file, self._checkpoint_seconds, resting=job.rest.is_set, over=job.stop.is_set, clock=self._clock)
-
-    def _keep(self, task: Task, product: Product) -> None:
-        """Store a result; the KEEP slots and the report that goes with them in one transaction."""
-
-        def report(upload: BlobRef | None) -> Report:
-            return self._speaker.report(task, product, upload)
-
-        self._place.keep(task, product, offer=self._transfers.offer, report=report, facts=self._watch.took_part())
-        log.info("%s: round %d of %s is done, %d steps", self._state.device, task.round, task.run, product.steps)
 
     # Blobs.
 

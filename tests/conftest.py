@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from edgepfl.bus.loopback import LoopbackBroker
 from simulators.broker import BrokerHandle, installed, open_broker
 
-pytest_plugins = ["_coordinating", "_thrifty"]
+pytest_plugins = ["_coordinating", "_killing", "_thrifty"]
 
 settings.register_profile("edgepfl", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # busy machines
 settings.load_profile("edgepfl")

@@ -30,61 +30,18 @@ from coordinator.active import ActiveRun
 from coordinator.checkpoint import Saved
 from coordinator.conditions import has_judged
 from coordinator.desk import Desk
-from coordinator.exact import Grid
 from coordinator.hub.arithmetic import Upward
+from coordinator.hub.terms import Errand, HubTerms
 from coordinator.journal import Checkpoint, RunRow, Status
 from coordinator.reports import verdict, wording
 from coordinator.rounds import Phase, Policy, Round, State, waiting
-from coordinator.tasks import HEARTBEATS
-from edgepfl.algorithms import Algorithm
-from edgepfl.errors import ConfigError, EdgepflError, StoreError
-from edgepfl.seeds import derive
+from edgepfl.errors import EdgepflError, StoreError
 from edgepfl.topics import ToAll, ToDevice
-from edgepfl.wire import BlobRef, Commit, Member, Part, Report, Task
+from edgepfl.wire import BlobRef, Commit, Part, Report, Task
 
 log = logging.getLogger(__name__)
-_FOR_SELECTION = 1 / 4  # of the parent's deadline; what is left after both is for the way up
-_FOR_ROUNDS = 1 / 2
-_FOR_GATHERING = 1 / 8
+_FOR_SELECTION = 1 / 4  # of the parent's deadline; what is left after it and the rounds is for the way up
 _OPEN = (Phase.SELECTING, Phase.REPORTING, Phase.REDUCING)
-
-
-class Errand(msgspec.Struct, frozen=True):
-    """What the parent wants done.
-
-    Attributes:
-        task: the parent's.
-        first: the number of the first of the hub's own rounds in it.
-        attempt: at them.
-        rounds: how many there are.
-    """
-
-    task: Task
-    first: int
-    attempt: int
-    rounds: int = 1
-
-    @property
-    def last(self) -> int:
-        """The number of the last of its rounds."""
-        return self.first + self.rounds - 1
-
-
-def errand_of(task: Task, rounds: int, before: Errand | None, committed: int) -> Errand:
-    """What a task asks for.
-
-    Where one round of the hub is one of the parent's it has the parent's numbers; else its rounds are counted on, and
-    so are its attempts, since a number may be tried again that an errand which came to nothing tried.
-
-    Args:
-        task: the parent's.
-        rounds: of the hub in one of the parent's that trains, 0 for one by the parent's numbers.
-        before: the last errand of the run.
-        committed: the hub's last round that counts.
-    """
-    if rounds == 0:
-        return Errand(task, task.round, task.attempt)
-    return Errand(task, committed + 1, before.attempt + 1 if before else 0, rounds if task.steps else 1)
 
 
 class Parent(Protocol):
@@ -123,20 +80,20 @@ class HubRun(ActiveRun):
     """
 
     _arithmetic: Upward
+    _terms: HubTerms
 
     def __init__(self, row: RunRow, checkpoint: Checkpoint, desk: Desk, errand: Errand, parent: Parent) -> None:
-        self._errand = errand
         self._parent = parent
         self._report: Report | None = None
         self._made: Saved | None = None
         self._accepted_early = False
-        super().__init__(row, checkpoint, desk)
+        super().__init__(row, checkpoint, desk, lambda terms: HubTerms.under(terms, errand))
         self._round = dataclasses.replace(self._round, phase=Phase.ABANDONED)  # nothing is begun
 
     @property
     def errand(self) -> Errand:
         """The last one."""
-        return self._errand
+        return self._terms.errand
 
     @property
     def report(self) -> Report | None:
@@ -146,7 +103,7 @@ class HubRun(ActiveRun):
     @property
     def undecided(self) -> bool:
         """Whether the devices are done with the errand, and the parent's word on it is not known."""
-        return not self.ended and self._round.phase is Phase.REDUCING and self._round.number == self._errand.last
+        return not self.ended and self._round.phase is Phase.REDUCING and self._round.number == self.errand.last
 
     @property
     def committed(self) -> int:
@@ -166,14 +123,14 @@ class HubRun(ActiveRun):
         Raises:
             EdgepflError: it cannot be begun; nothing happened.
         """
-        self._errand = errand
-        self._saved = self._arithmetic.started(self._of_round(errand.first), errand.task, self._saved)
+        self._terms = dataclasses.replace(self._terms, errand=errand)
+        self._saved = self._arithmetic.started(self._terms.of_round(errand.first), errand.task, self._saved)
         self._open(errand.first, errand.attempt)
 
     def told(self, *, accepted: bool) -> None:
         """The parent's word on the report, which may come before it was made again."""
         if not self.undecided:
-            log.warning("%s: the parent's word on round %d comes to nothing", self.row.id, self._errand.task.round)
+            log.warning("%s: the parent's word on round %d comes to nothing", self.row.id, self.errand.task.round)
         elif not accepted:
             self.drop("the parent did not count its report")
         elif self._made is None:
@@ -202,15 +159,15 @@ class HubRun(ActiveRun):
         """Go on where the journal ends."""
         state = self._desk.journal.open_state(self.row.id)
         try:
-            if self._saved.checkpoint.round < self._errand.first:
-                self._saved = self._arithmetic.started(self._tuned, self._errand.task, self._saved)
+            if self._saved.checkpoint.round < self.errand.first:
+                self._saved = self._arithmetic.started(self._tuned, self.errand.task, self._saved)
         except StoreError:
             raise
         except EdgepflError as error:  # as it was said before
             self._fail(str(error))
             return
         of_it = state is not None and (
-            self._errand.first <= state.number <= self._errand.last and state.attempt == self._errand.attempt
+            self.errand.first <= state.number <= self.errand.last and state.attempt == self.errand.attempt
         )
         if of_it:
             super().resume()
@@ -220,7 +177,7 @@ class HubRun(ActiveRun):
     def tick(self) -> None:
         """Time passed, and we were connected."""
         super().tick()
-        late = self._desk.clock() - self._round.since >= self._errand.task.deadline * _FOR_SELECTION
+        late = self._desk.clock() - self._round.since >= self.errand.task.deadline * _FOR_SELECTION
         if self._round.phase is Phase.SELECTING and late and not self.ended:
             self._fail(waiting(self._round))
 
@@ -231,76 +188,30 @@ class HubRun(ActiveRun):
         else:
             super().answer(report)
 
-    def _check(self) -> None:
-        members.check_summable(self._algorithm, self._plan, "this hub")
-
-    def _of_round(self, number: int) -> Algorithm:  # noqa: ARG002  the parent says what it is
-        hyper = self._errand.task.hyper
-        if unknown := sorted(hyper.keys() - self._plan.hyper.keys()):
-            raise ConfigError(f"{self._plan.algorithm} has no runtime hyperparameter {unknown[0]!r}", where="task")
-        return dataclasses.replace(self._algorithm, **hyper)  # type: ignore[arg-type]  # floats by name
-
-    @property
-    def _steps(self) -> int:
-        return self._errand.task.steps
-
-    @property
-    def _grid(self) -> Grid:
-        return Grid(self._errand.task.grid)
-
-    @property
-    def _is_final(self) -> bool:
-        return False  # as far as committing goes: a round that only evaluates waits for the parent like any other
-
     @property
     def _offered(self) -> set[str]:
         return super()._offered | self._parent.coming
 
-    def _policy(self) -> Policy:
+    def _policy_of(self, number: int) -> Policy:
         """The fleet is small: a round waits for all whom the hub knows, but not long for those who are away."""
-        config, patience = self.row.config, self._errand.task.deadline
-        fleet = self._desk.fleet()
-        present = fleet.present(self._runtimes)
+        config, fleet = self.row.config, self._desk.fleet()
+        present = fleet.present(self._terms.runtimes)
         here = set(filter(self._usable, present))
         asked = {name for name in present if not has_judged(fleet.devices[name].hello, config.conditions)}
         unheard = {members.owner(name) for name in self._accepted} - fleet.devices.keys()
         goal = min(config.goal, max(config.minimum, len(here | asked | unheard)))
-        return Policy(
-            goal,
-            config.minimum,
-            min(config.gather, patience * _FOR_GATHERING),
-            min(config.deadline, patience * _FOR_ROUNDS),
-            config.lease,
-        )
-
-    def _canaries(self, cohort: tuple[str, ...]) -> tuple[str, ...]:  # noqa: ARG002  the parent's had their turn
-        return ()
-
-    def _task(self, devices: tuple[str, ...], download: BlobRef) -> Task:
-        task, own = self._errand.task, self._round.number - self._errand.first
-        return msgspec.structs.replace(
-            task,
-            round=self._round.number,
-            attempt=self._round.attempt,
-            cohort=tuple(Member(device, self._accepted.get(device, -1)) for device in sorted(devices)),
-            bundle=self._bundle_ref,
-            download=download,
-            seed=derive(task.seed, "own", own) if own else task.seed,
-            evaluate=task.evaluate and not own,
-            deadline=self._round.policy.deadline,
-            heartbeat=self.row.config.lease / HEARTBEATS,
-        )
+        return dataclasses.replace(super()._policy_of(number), goal=goal)
 
     def _begin(self, state: Round) -> None:
         self._report, self._made, self._accepted_early = None, None, False
         super()._begin(state)
 
     def _next_round(self) -> None:
-        number = max(self._saved.checkpoint.round + 1, self._errand.first)
-        if number <= self._errand.last:
-            self._open(number, self._errand.attempt)
+        number = max(self._saved.checkpoint.round + 1, self.errand.first)
+        if number <= self.errand.last:
+            self._open(number, self.errand.attempt)
             return
-        if self._errand.task.final:
+        if self.errand.task.final:
             self._end(Status.DONE, "")
         self._parent.settled()
 
@@ -308,12 +219,12 @@ class HubRun(ActiveRun):
         self._fail(why)
 
     async def _reduce(self, this: Round, devices: tuple[str, ...]) -> None:
-        if this.number != self._errand.last:
+        if this.number != self.errand.last:
             await super()._reduce(this, devices)
             return
         try:
             parts = self._parts(devices)
-            upload, made = await self._arithmetic.report(devices, parts, trained=self._steps > 0)
+            upload, made = await self._arithmetic.report(devices, parts, trained=self.errand.task.steps > 0)
             report = self._report_of(devices, parts, upload)
         except StoreError:
             raise
@@ -328,12 +239,12 @@ class HubRun(ActiveRun):
         if self._accepted_early:
             self._commit(made, devices)
         else:
-            self._parent.report(self._errand.task, report)
+            self._parent.report(self.errand.task, report)
 
     # Inside.
 
     def _fail(self, why: str) -> None:
-        self._parent.failed(self._errand.task, why)
+        self._parent.failed(self.errand.task, why)
         if self._round.seats:
             self._desk.send(ToAll(Commit.KIND), Commit(self.row.id, self._round.number, ()))
         self._rest(why)
@@ -350,7 +261,7 @@ class HubRun(ActiveRun):
     def _parts(self, devices: tuple[str, ...]) -> tuple[Part, ...]:
         """Who took part in the errand, in the order of their names, with what each said last."""
         found: dict[str, Part] = {}
-        for result in self._desk.journal.results(self.row.id, self._errand.first - 1):
+        for result in self._desk.journal.results(self.row.id, self.errand.first - 1):
             if result.device not in self._desk.hubs:
                 found[result.device] = Part(result.device, result.examples, result.steps, result.metrics)
         reports = self._desk.journal.reports(self.row.id)
@@ -360,7 +271,7 @@ class HubRun(ActiveRun):
         return tuple(found[device] for device in sorted(found))
 
     def _report_of(self, devices: tuple[str, ...], parts: tuple[Part, ...], upload: BlobRef | None) -> Report:
-        reports, task = self._desk.journal.reports(self.row.id), self._errand.task
+        reports, task = self._desk.journal.reports(self.row.id), self.errand.task
         return Report(
             device="",  # the hub's name is its link's to say
             session=0,

@@ -23,7 +23,8 @@ from coordinator.config import RunConfig
 from coordinator.hub.arithmetic import Modelled, Upward
 from coordinator.hub.levels import Nested
 from coordinator.hub.link import Link
-from coordinator.hub.run import Errand, HubRun, errand_of
+from coordinator.hub.run import HubRun
+from coordinator.hub.terms import Errand, errand_of
 from coordinator.journal import Checkpoint, RunRow, Status
 from coordinator.members import Hubs
 from coordinator.service import Coordinator

@@ -1,4 +1,4 @@
-"""The rows of the kill matrix that a session's tests have seen."""
+"""The rows of the kill matrix that a session's tests have seen: a plugin of tests/conftest.py, for all modules."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Row:
         when: "before" or "after" the fsync; empty where there is none.
         left: what of the unsynced was left, a key of :data:`_disk.LEFT`; "everything" is a kill without a power cut.
         algorithm: of the run.
-        seconds: until the round went on.
+        seconds: until the round went on; None where that was not measured.
         same: whether the model after the round, and all personal state, are those of the run in peace.
     """
 
@@ -35,7 +35,7 @@ class Row:
     when: str
     left: str
     algorithm: str
-    seconds: float
+    seconds: float | None
     same: bool
 
 
@@ -50,13 +50,14 @@ def table(rows: Iterable[Row]) -> str:
     ]
     for (who, point, when), found in sorted(groups.items()):
         kills = sum(row.left == "everything" for row in found)
-        seconds = sorted(row.seconds for row in found)
+        seconds = sorted(row.seconds for row in found if row.seconds is not None)
+        resumed = f"{seconds[len(seconds) // 2]:.1f}, at most {seconds[-1]:.1f}" if seconds else "-"
         same = sum(row.same for row in found)
         verdict = "identical" if same == len(found) else f"DIFFERENT in {len(found) - same}"
         names = ", ".join(sorted({row.algorithm for row in found}))
         lines.append(
             f"| {who} | {point} | {when or '-'} | {kills} | {len(found) - kills} | {len(found)} of {len(found)} "
-            f"| {seconds[len(seconds) // 2]:.1f}, at most {seconds[-1]:.1f} | {verdict} ({names}) |"
+            f"| {resumed} | {verdict} ({names}) |"
         )
     return "\n".join(lines)
 

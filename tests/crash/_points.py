@@ -24,6 +24,11 @@ _TABLES: tuple[tuple[frozenset[str], str], ...] = (
     (frozenset({"facts"}), "session begun"),
 )
 _FOLDERS: Mapping[str, str] = {"offered": "what is to be sent stored", "fetched": "blob received"}
+_OTHERS: Mapping[str, str] = {
+    "": "names in the state directory",
+    "store.db-journal": "database made",
+    "journal.db-journal": "database made",
+}
 
 
 def named(watch: Watch, goal: int) -> str:
@@ -37,6 +42,8 @@ def named(watch: Watch, goal: int) -> str:
     if path.endswith(".db"):
         return "write-ahead log put into the database"
     folder, _, file = path.partition("/")
+    if folder not in {*_FOLDERS, "private"}:
+        return _OTHERS.get(folder, folder)
     what = _FOLDERS.get(folder, folder)
     if folder == "private":
         what = "new state stored" if _reported(after) == goal else "upload stored"

@@ -247,7 +247,7 @@ class Theatre(ABC):
         same = same and self.kept(number) == _kept(peace.results, number)
         return self.row(cut, algorithm, point, seconds, same=same)
 
-    def row(self, cut: Cut, algorithm: str, point: str, seconds: float, *, same: bool) -> Row:
+    def row(self, cut: Cut, algorithm: str, point: str, seconds: float | None, *, same: bool) -> Row:
         """How a cut went."""
         return Row(self.role, point, "after" if cut.after else "before", cut.left, algorithm, seconds, same)
 

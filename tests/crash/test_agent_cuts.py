@@ -18,7 +18,6 @@ from pathlib import Path
 import pytest
 from _disk import LEFT, Change, Tree, restore
 from _interposer import Watch
-from _killing import matrix  # noqa: F401  a fixture
 from _matrix import SOAK, Row
 from _points import named
 from _theatre import DEVICES, FLEET, Cut, KilledAgent, Peace
@@ -176,7 +175,7 @@ def _number(data: bytes) -> tuple[int, int]:
 def test_an_agent_that_dies_one_fsync_later_at_every_start_takes_part_with_the_same_bits(
     tmp_path: Path,
     broker: BrokerHandle,
-    matrix: list[Row],  # noqa: F811  a fixture
+    matrix: list[Row],
     *,
     after: bool,
 ) -> None:
@@ -209,7 +208,7 @@ def test_an_agent_that_dies_one_fsync_later_at_every_start_takes_part_with_the_s
     assert found.results == peace.results
     assert len(rows) >= 5
     for cut, point in rows:
-        matrix.append(theatre.row(cut, ALGORITHM, f"first round: {point}", 0.0, same=True))
+        matrix.append(theatre.row(cut, ALGORITHM, f"first round: {point}", None, same=True))
 
 
 def _cycle(names: list[str]) -> Iterator[str]:

@@ -17,7 +17,6 @@ from typing import Literal, TypeAlias
 
 import msgspec
 import pytest
-from _killing import matrix  # noqa: F401  a fixture
 from _matrix import SOAK, Row
 from _once import once
 from _scripted import attended, finished
@@ -37,8 +36,10 @@ from edgepfl.bus.mqtt import MqttBus, MqttSettings
 from edgepfl.topics import Address, Chunk, ToAll
 from edgepfl.wire import Commit, Need, Report, Task
 from exporters.build import build
+from exporters.fitting import fitted
 from exporters.zoo import mlp
 from simulators.broker import BrokerHandle
+from simulators.experiment import HEAD
 
 WIDE = 2400  # hidden units: models of 700 kB, which cross in several chunks of any size
 LIMIT = 240.0
@@ -49,8 +50,9 @@ pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 def bundle(algorithm: str) -> bytes:
     """An algorithm on a model of some 700 kB."""
     inputs, classes = digits(3).input_shape[0], len(digits(3).classes)
-    made = partial(build, algorithms.build(algorithm, SETTINGS[algorithm]))
-    return once(f"wide {algorithm}", lambda: pack(made(mlp(inputs=inputs, hidden=WIDE, classes=classes))))
+    chosen = algorithms.build(algorithm, SETTINGS[algorithm])
+    model = partial(mlp, inputs=inputs, hidden=WIDE, classes=classes)
+    return once(f"wide {algorithm}", lambda: pack(build(chosen, fitted(chosen, model(), own=HEAD))))
 
 
 Opens: TypeAlias = Callable[[str, Address | None], bool]
@@ -180,7 +182,7 @@ class Crew(Agents):
 
 
 PHASES: Mapping[str, Opens] = {
-    "before Task": lambda _, address: address == ToAll(Task.KIND),
+    "before Task": lambda _, address: getattr(address, "kind", "") == Task.KIND,  # one for all, or one for each
     "during download": lambda who, address: isinstance(address, Chunk) and who == "coordinator" and address.index > 0,
     "during work": lambda who, address: who == "work" and address is None,
     "before Report": lambda who, address: who in DEVICES and getattr(address, "kind", "") == Report.KIND,
@@ -210,7 +212,7 @@ def test_the_broker_dies_in_every_phase_of_a_round(
     tmp_path: Path,
     broker: BrokerHandle,
     algorithm: str,
-    matrix: list[Row],  # noqa: F811  a fixture
+    matrix: list[Row],
 ) -> None:
     async def scenario() -> None:
         expected = await trained(tmp_path / "peace", broker, algorithm, Trap(broker, {}))

@@ -44,7 +44,7 @@ async def scene(folder: Path, bundle: Bundle) -> AsyncIterator[tuple[LoopbackBro
 def checkpointing(broker: LoopbackBroker, folder: Path) -> Agent:
     """An agent that takes many checkpoints."""
     one = Agent(broker, folder)
-    one.service._checkpoint_seconds = OFTEN
+    one.service._jobs._checkpoint_seconds = OFTEN
     return one
 
 

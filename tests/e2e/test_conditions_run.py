@@ -128,7 +128,7 @@ async def disturbed(broker: BrokerHandle, folder: Path, small: Bundle, *, pause:
             plugs[SICK].powered = False
             await pauses(fleet, SICK)
             workshop.go[SICK].set()
-            await until(lambda: agent._job is not None and agent._job.resting)
+            await until(lambda: (job := agent._jobs.current) is not None and job.resting)
             assert workshop.steps[SICK][-1] <= HALFWAY + 1
             plugs[SICK].powered = True
         status = await ended(service, run)

@@ -335,6 +335,15 @@ class Both:
             device.tick()
         self._served(self.server.tick)
 
+    def go_on(self, without: frozenset[str], turns: int) -> None:
+        """Messages arrive and time passes, but some devices are not heard and hear nothing, though they work."""
+        for _ in range(turns):
+            for letter in [letter for letter in self.letters if letter.device not in without]:
+                self.letters.remove(letter)
+                self.old.append(letter)
+                self.deliver(letter)
+            self.pass_time(1.0)
+
     def lose_broker(self) -> None:
         """The broker dies and comes back with nothing."""
         self.letters.clear()
@@ -344,7 +353,7 @@ class Both:
 
     def restart(self) -> None:
         """The coordinator's power fails, and comes back."""
-        self.server.restart()
+        self._served(self.server.restart)
 
     def calm(self, seconds: float) -> None:
         """Nothing goes wrong for so long."""

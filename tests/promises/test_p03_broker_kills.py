@@ -94,7 +94,7 @@ async def trained(broker: BrokerHandle, folder: Path, bundle: bytes, *, kill: bo
     ):
         pace = Paced()
         for agent in fleet._services.values():
-            agent._pool = pace
+            agent._jobs._pool = pace
         kills = Kills(broker, service, pace)
         await gathered(service, DEVICES)
         run = service.start_run(everyone(DEVICES, rounds=ROUNDS, steps=STEPS, seed=seed), bundle)

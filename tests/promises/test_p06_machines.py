@@ -109,7 +109,17 @@ class Machines(RuleBasedStateMachine):
         """Work goes on, and leases and deadlines end."""
         self.both.pass_time(seconds)
 
-    @rule(seconds=st.sampled_from([2.0, 6.0]))
+    @rule(without=st.frozensets(NAMES, max_size=2), turns=st.integers(1, 12))
+    def goes_on(self, without: frozenset[str], turns: int) -> None:
+        """For some seconds nothing goes wrong, but for devices that only seem to be dead."""
+        self.both.go_on(without, turns)
+
+    @rule(without=st.frozensets(NAMES, min_size=1, max_size=2))
+    def goes_on_for_long(self, without: frozenset[str]) -> None:
+        """Until they have been given up."""
+        self.both.go_on(without, 20)
+
+    @rule(seconds=st.sampled_from([3.0, 8.0, 16.0]))
     def calm(self, seconds: float) -> None:
         """For some seconds nothing goes wrong."""
         self.both.calm(seconds)
@@ -168,7 +178,7 @@ class Machines(RuleBasedStateMachine):
 
 
 Machines.TestCase.settings = settings(
-    max_examples=500 if SOAK else 40,
+    max_examples=500 if SOAK else 120,
     stateful_step_count=50,
     deadline=None,
     print_blob=True,

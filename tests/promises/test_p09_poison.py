@@ -152,7 +152,7 @@ def test_poison_is_refused_and_counted_and_the_run_goes_on(broker: BrokerHandle,
             await eve.bus.start()
             run = service.start_run(everyone(DEVICES, rounds=ROUNDS, steps=STEPS), pack(small))
             await status_when(service, run, lambda status: status.phase == "reporting")
-            bundle = service._active._bundle_ref.sha256
+            bundle = service._active._terms.bundle.sha256
             await asyncio.gather(eve.attack(bundle), throw_giants(proxy))
             await eve.flood()
             last = await ended(service, run)

@@ -1,0 +1,50 @@
+"""All that ``edgepfl run status`` shows of a run, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from coordinator.conditions import with_unmet
+from coordinator.devices import Fleet
+from coordinator.journal import Checkpoint, RunRow
+from coordinator.roster import Background, roster
+from coordinator.rounds import Round
+from coordinator.status import RunStatus, Totals, status_of, with_busy
+
+
+def overview(
+    row: RunRow,
+    checkpoint: Checkpoint,
+    sums: Totals,
+    fleet: Fleet,
+    open_round: Round | None,
+    background: Background,
+    *,
+    refused: Mapping[str, int],
+    doubled: Mapping[str, str],
+    at: float,
+    detailed: bool,
+) -> RunStatus:
+    """The status of a run.
+
+    Args:
+        row: the run.
+        checkpoint: its last one.
+        sums: what its committed rounds come to.
+        fleet: who is here.
+        open_round: its open round, if there is one.
+        background: what is known of its devices beside that.
+        refused: messages that could not be used, by reason.
+        doubled: names that two agents have, and why we think so.
+        at: the time, on the coordinator's clock.
+        detailed: say of each device what it is doing.
+    """
+    found = status_of(row, checkpoint, sums, fleet, open_round)
+    found = msgspec.structs.replace(found, refused=dict(refused), doubled=dict(doubled))
+    if open_round is not None:
+        found = with_busy(with_unmet(found, fleet, row.config.conditions), background, open_round)
+    if detailed:
+        found = msgspec.structs.replace(found, devices=roster(fleet, open_round, background, at))
+    return found
