@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -99,18 +100,32 @@ async def muted(url: str, count: int) -> AsyncIterator[None]:
                 await task
 
 
-async def trained(broker: BrokerHandle, bundle: Bundle, state: Path, config: RunConfig) -> tuple[str, str, list[int]]:
-    """A run with six agents and two devices that fall silent: how it ended, why, and each round's number of reports."""
+@dataclass(frozen=True)
+class Ending:
+    """How a run ended, why, each round's number of reports, and whom it blames."""
+
+    status: str
+    why: str
+    counts: list[int]
+    blamed: list[str]
+
+
+async def trained(broker: BrokerHandle, bundle: Bundle, state: Path, config: RunConfig) -> Ending:
+    """A run with six agents and two devices that fall silent."""
     async with AsyncExitStack() as stack:
         service = await stack.enter_async_context(coordinating(broker.url, state / "coordinator"))
         await stack.enter_async_context(AgentFleet(broker.url, FLEET, devices(6), state))
         await stack.enter_async_context(muted(broker.url, 2))
         await gathered(service, 8)
         run = service.start_run(config, pack(bundle))
-        status = await ended(service, run)
+        try:
+            status = await asyncio.wait_for(ended(service, run), 240)
+        except TimeoutError:
+            pytest.fail(f"it does not end: {service.status(run)}")
         results = service.journal.results(run)
         counts = [sum(result.round == number for result in results) for number in range(1, status.round + 1)]
-        return status.status, status.why, counts
+        blamed = sorted(device for device, conduct in service.journal.conduct(run).items() if conduct.failures)
+        return Ending(status.status, status.why, counts, blamed)
 
 
 USUAL = {"rounds": 1, "steps": 2, "canary": 0.0, "evaluate_every": 0, "gather": 0.5, "attempts": 1}
@@ -120,10 +135,9 @@ USUAL = {"rounds": 1, "steps": 2, "canary": 0.0, "evaluate_every": 0, "gather": 
 def test_over_selected_agents_do_not_wait_for_the_silent_ones(
     broker: BrokerHandle, small: Bundle, tmp_path: Path
 ) -> None:
-    config = RunConfig(**USUAL, goal=6, over=1.3, minimum=4, lease=1e6, deadline=1e6)  # type: ignore[arg-type]  # by name
+    config = RunConfig(**USUAL, goal=6, over=1.3, minimum=4, lease=90.0, deadline=1e6)  # type: ignore[arg-type]  # by name
     assert config.selected == 8
-    found = asyncio.run(asyncio.wait_for(trained(broker, small, tmp_path, config), 120))
-    assert found == ("done", "", [6, 6])
+    assert asyncio.run(trained(broker, small, tmp_path, config)) == Ending("done", "", [6, 6], [])
 
 
 @pytest.mark.promise(8)
@@ -132,10 +146,10 @@ def test_without_it_the_lease_ends_the_wait_and_the_minimum_decides(
     broker: BrokerHandle, small: Bundle, tmp_path: Path, minimum: int
 ) -> None:
     config = RunConfig(**USUAL, goal=8, minimum=minimum, lease=1.0, deadline=1e6)  # type: ignore[arg-type]  # by name
-    status, why, counts = asyncio.run(asyncio.wait_for(trained(broker, small, tmp_path, config), 120))
+    found = asyncio.run(trained(broker, small, tmp_path, config))
     if minimum == 6:
-        assert (status, counts) == ("done", [6, 6])
+        assert found == Ending("done", "", [6, 6], ["mute-0", "mute-1"])
     else:
-        assert (status, counts) == ("failed", [])
-        assert "6 reports, at least 7 needed" in why
-        assert "mute-0: no sign of life" in why
+        assert (found.status, found.counts) == ("failed", [])
+        assert "6 reports, at least 7 needed" in found.why
+        assert "mute-0: no sign of life" in found.why
