@@ -72,6 +72,7 @@ class ActiveRun:
         self._saved = self._arithmetic.restore(self._terms.algorithm, checkpoint)
         self._terms.check()
         self._intake = Intake()
+        self._feeding = False  # whether an event is being acted on: one may lead to another
         self._downloads = Downloads(desk.vault.offered)
         self._round: Round
         self._begin(Round(0, 0, self._policy_of(0)))
@@ -150,8 +151,9 @@ class ActiveRun:
             self._desk.send(ToDevice(work.device, Commit.KIND), verdict(work, self._accepted))
             return
         log.info("%s: the work of %s is not wanted: %s", self.row.id, work.device, why)
-        cancel = Cancel(self.row.id, work.round, work.attempt, why)
-        if isinstance(work, Progress) and not self._round.awaits(work.device):
+        cancel = Cancel(self.row.id, work.round, work.attempt, wording(why))
+        known = work.device in self._desk.fleet().devices  # else whoever invents names could fill the record of these
+        if isinstance(work, Progress) and known and not self._round.awaits(work.device):
             self._attendance.stop((work.device,), cancel)
             self.feed(events.Absent(work.device, self._desk.clock()))
         else:
@@ -229,8 +231,18 @@ class ActiveRun:
         """
         if self.ended:
             return
+        outermost, self._feeding = not self._feeding, True
+        try:
+            self._act_on(event, report)
+            while outermost and (early := self._intake.due(self._round)) is not None:  # it came before its time
+                self._intake.done(early.device)
+                self._act_on(events.Reported(early.device, self._desk.clock()), bare(early))
+        finally:
+            self._feeding = not outermost
+
+    def _act_on(self, event: Event, report: Report | None) -> None:
         state, effects = rounds.advance(self._round, event)
-        if state == self._round and not effects:
+        if self.ended or (state == self._round and not effects):
             return
         if not isinstance(event, events.Stored):  # its journal entry is the commit itself
             self._journal(event, report, state)
@@ -331,7 +343,6 @@ class ActiveRun:
         self._begin(first)
         self._clean()
         self.tick()
-        self._take_early()
 
     def _begin(self, state: Round) -> None:
         self._round = state
@@ -387,8 +398,14 @@ class ActiveRun:
     async def _screen(self, report: Report) -> None:
         terms, config = self._terms, self.row.config
         form = terms.form(self._round.number)
-        screening = Screening(self.row.id, self._desk.vault, terms.plan, form, config.max_norm, config.codec)
+        screening = Screening(
+            self.row.id, self._desk.vault, terms.plan, form, config.max_norm, config.codec, self._intake.claim
+        )
         report, why = await self._work(screening.screened, report) if report.upload is not None else (report, "")
+        self._screened(report, why)
+        self._intake.release(report)
+
+    def _screened(self, report: Report, why: str) -> None:
         if self._round.task_of(report.device) != (report.round, report.attempt):
             return
         if not why and self._round.policy.buffer and self._round.phase is not Phase.REPORTING:
@@ -441,10 +458,11 @@ class ActiveRun:
         self.feed(events.Stored(self._desk.clock()))
 
     def _clean(self) -> None:
-        """Delete every blob that nothing needs any more; a new attempt expects no upload yet."""
-        self._desk.forget()
-        used, offered = self._desk.journal.blobs() | self._intake.blobs, self._offered
-        self._desk.vault.keep_only(used, offered)
+        """Delete every blob that nothing needs any more; whoever goes on in a new round may be sending one."""
+        coming, offered = self._desk.forget(), self._offered
+        with self._intake.settled() as held:
+            used = self._desk.journal.blobs() | held | coming
+            self._desk.vault.keep_only(used, offered)
         self._desk.worker.submit(self._desk.vault.collect, used | offered)
 
     @property
@@ -490,12 +508,6 @@ class ActiveRun:
         self._sit()
         for device in devices:
             self._arithmetic.fold(device, self._desk.journal.report(self.row.id, device))
-
-    def _take_early(self) -> None:
-        """Let the round have the reports that came while the last update was made."""
-        while (report := self._intake.due(self._round)) is not None:
-            self._intake.done(report.device)
-            self.feed(events.Reported(report.device, self._desk.clock()), bare(report))
 
     async def _work(self, function: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._desk.worker, function, *arguments)

@@ -8,7 +8,10 @@ BUNDLE = frozenset({"BundleError", "PlanError", "GraphFailed"})
 DOWNLOAD = "download"
 """The code of a failure that is ours: there is no download for a device."""
 
-BLAMELESS = frozenset({"conditions", DOWNLOAD})
+ROOM = "room"
+"""The code of another: there is no room here for a device's upload, or it was lost here."""
+
+BLAMELESS = frozenset({"conditions", DOWNLOAD, ROOM})
 """The device is well: its battery is low, say, and it declines."""
 
 

@@ -163,6 +163,12 @@ def _run_config(words: argparse.Namespace) -> RunConfig:
     fields["decay"] = {**published.get("decay", {}), **_factors(words.decay)}
     fields["name"], fields["exact"] = words.name, words.exact
     fields["conditions"] = conditions_of(words)
+    for option in ("staleness", "max_staleness"):
+        if given.get(option) is not None and not fields.get("buffer"):
+            what = f"--{option.replace('_', '-')}"
+            raise ConfigError(
+                "it is for buffered runs alone", where=what, remedy="Give --buffer K, too, or leave it out"
+            )
     weighting_of(fields.get("staleness", "constant"))
     codec_of(fields.get("codec", ""))  # a clear error here, before the coordinator is asked
     try:

@@ -27,7 +27,7 @@ class Desk:
         send: publishes a message.
         fleet: who is here.
         suspect: takes devices for absent and asks them for a Hello.
-        forget: gives up every upload that is not expected any more.
+        forget: gives up every upload that is not expected any more, and gives the digests of those that still come.
         traffic: what crossed the bus so far.
         worker: one thread for arithmetic.
         clock: seconds that never go back.
@@ -42,7 +42,7 @@ class Desk:
     send: Callable[[Address, Message], None]
     fleet: Callable[[], Fleet]
     suspect: Callable[[tuple[str, ...]], None]
-    forget: Callable[[], None]
+    forget: Callable[[], frozenset[str]]
     traffic: Callable[[], Traffic]
     worker: Executor
     clock: Callable[[], float]

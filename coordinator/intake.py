@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from coordinator.seats import Phase, Round
 from coordinator.storage.mirrored import Mirrored
 from edgepfl.wire import BlobRef, Report
@@ -17,15 +21,29 @@ class Intake:
     def __init__(self) -> None:
         self._reports: dict[str, Report] = {}
         self._early: list[Report] = []
+        self._lock = threading.Lock()
+        self._claimed: list[str] = []  # once for each report that is being screened
 
     def __contains__(self, device: object) -> bool:
         return device in self._reports
 
-    @property
-    def blobs(self) -> set[str]:
-        """The digests of their uploads, encoded and decoded."""
+    @contextmanager
+    def settled(self) -> Iterator[set[str]]:
+        """The digests of their uploads, encoded and decoded; until it is left, no screening stores another one."""
         held = [*self._reports.values(), *self._early]
-        return {report.upload.sha256 for report in held if report.upload is not None}
+        with self._lock:
+            yield {*self._claimed, *(report.upload.sha256 for report in held if report.upload is not None)}
+
+    def claim(self, sha256: str) -> None:
+        """A decoded upload is about to be stored: nothing else knows of it yet.  It is for the worker's thread."""
+        with self._lock:
+            self._claimed.append(sha256)
+
+    def release(self, report: Report) -> None:
+        """A report that was screened is where it belongs, or is not wanted: whoever has it knows its upload."""
+        with self._lock:
+            if report.upload is not None and report.upload.sha256 in self._claimed:
+                self._claimed.remove(report.upload.sha256)
 
     def add(self, report: Report) -> None:
         """A report comes in."""

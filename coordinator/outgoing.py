@@ -17,7 +17,7 @@ from edgepfl.bus import Bus
 from edgepfl.bus.blobs import BlobStore
 from edgepfl.bus.chunks import Sender
 from edgepfl.bus.outflow import AGAIN, Outflow
-from edgepfl.errors import BusError
+from edgepfl.errors import BusError, WireError
 from edgepfl.topics import Address, Chunk, Topics
 from edgepfl.wire import CHUNK, Message, Need, Task
 
@@ -78,7 +78,7 @@ class Outgoing:
             message = self._describer.fitted(message, self._chunk_for(message))
         try:
             return self._bus.publish(self._topics.build(address), wire.encode(message))
-        except BusError as error:
+        except (BusError, WireError) as error:  # whatever a device said, repeating it must not end the service
             log.error("a %s was not sent: %s", message.KIND, error)  # noqa: TRY400  no fault of ours to trace
             return True  # it need not be tried again
 

@@ -9,7 +9,7 @@ import msgspec
 from coordinator.journal import Result
 from edgepfl.wire import BlobRef, Commit, Failed, Progress, Report
 
-_WHY_LENGTH = 300  # characters of a reason that came from a device
+_WHY_LENGTH = 256  # characters of a reason that came from a device: it may go into a message again
 
 
 def verdict(work: Report | Progress | Failed, accepted: Mapping[str, int]) -> Commit:

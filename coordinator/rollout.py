@@ -16,6 +16,10 @@ LEAST = 2
 """Devices that must fail before a run halts: one may be the only one with an old runtime."""
 
 
+PATIENCE = 2
+"""Leases in which a canary that lives must take a step before others get the task as well."""
+
+
 def canaries(seats: int, part: float) -> int:
     """How many of a cohort are canaries: at least one.
 
@@ -39,15 +43,17 @@ def seat(devices: tuple[str, ...], canaries: tuple[str, ...], until: float) -> d
     return {device: Seat(State.WORKING, until) if device in first else held for device in sorted(devices)}
 
 
-def next_group(r: Round) -> tuple[str, ...]:
+def next_group(r: Round, at: float) -> tuple[str, ...]:
     """Who gets the task now: nobody while a canary's word is out, everyone once one has shown that the bundle works.
 
-    Where all canaries failed or were lost without a step, as many others take their place.
+    Where all canaries failed or were lost without a step, as many others take their place; likewise where one lives and
+    takes none for :data:`PATIENCE` leases: its link may be slow, or its conditions may not hold.
     """
     held = r.devices(State.WAITING)
     if r.phase is not Phase.REPORTING or not held:
         return ()
-    if any(each.state is State.WORKING and not each.steps for each in r.seats.values()):
+    patient = at - r.since < PATIENCE * r.policy.lease
+    if patient and any(each.state is State.WORKING and not each.steps for each in r.seats.values()):
         return ()
     shown = any(each.steps or each.state is State.REPORTED for each in r.seats.values())
     return held if shown else held[: len(r.seats) - len(held)]

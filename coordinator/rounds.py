@@ -144,7 +144,7 @@ def _renew(r: Round, device: str, at: float, steps: int = 0) -> Round:
 
 def _widen(r: Round, at: float) -> Step:
     """Let the members that wait have the task, if it is their turn."""
-    devices = rollout.next_group(r)
+    devices = rollout.next_group(r, at)
     return (rollout.widen(r, devices, at), (Widen(devices),)) if devices else (r, ())
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -30,6 +32,7 @@ class Screening:
         form: of the sums of hubs.
         max_norm: greatest Euclidean norm of a slot.
         words: the run's codec, by which devices encode their uploads.
+        claim: told the digest of a decoded upload before it is stored, so that whoever cleans up spares it.
     """
 
     run: str
@@ -37,7 +40,8 @@ class Screening:
     plan: Plan
     form: Form
     max_norm: float
-    words: str = ""
+    words: str
+    claim: Callable[[str], None]
 
     def screened(self, report: Report) -> tuple[Report, str]:
         """A report as it counts, and why its upload cannot be used: empty where it can, and then it is shared.
@@ -61,6 +65,7 @@ class Screening:
         if decoded is None:
             self.vault.private.share(report.upload.sha256)
             return report, ""
+        self.claim(hashlib.sha256(decoded).hexdigest())
         return msgspec.structs.replace(report, upload=BlobRef(self.vault.private.keep(decoded), len(decoded))), ""
 
     def _checked(self, report: Report, sha256: str) -> bytes | None:

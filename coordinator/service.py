@@ -24,6 +24,7 @@ from coordinator.active import ActiveRun
 from coordinator.admission import runnable
 from coordinator.arithmetic import Arithmetic, Local
 from coordinator.attribution import attributed
+from coordinator.blame import ROOM
 from coordinator.checkpoint import Vault
 from coordinator.conditions import is_to_ask, roll_call
 from coordinator.config import RunConfig, TransferTable
@@ -198,6 +199,9 @@ class Coordinator:
             at=self._clock(),
             detailed=detailed,
         )
+        if open_round is not None and not self._connected:
+            away = "the coordinator has no connection to the broker (its log says why), so no time passes"
+            return msgspec.structs.replace(found, waiting=f"{away}; {found.waiting}")
         if open_round is not None and self._aggregators.waiting:
             return msgspec.structs.replace(found, waiting=f"{found.waiting}; the aggregators have an order")
         return found
@@ -442,7 +446,8 @@ class Coordinator:
         for report in news.alive:
             self._active.progressed(report.device, report.round, report.attempt)
         for report in news.wrong:
-            self._active.failed(report.device, report.round, report.attempt, news.why)
+            code = ROOM if news.ours else ""
+            self._active.failed(report.device, report.round, report.attempt, news.why, code)
         for report in news.complete:
             if self._active.expects(report):
                 self._active.reported(report)
@@ -478,8 +483,8 @@ class Coordinator:
         for device in devices:
             self._send(ToDevice(device, RollCall.KIND), roll_call(self._asked))
 
-    def _forget(self) -> None:
-        self._uploads.keep(lambda report: self._run is not None and self._run.expects(report))
+    def _forget(self) -> frozenset[str]:
+        return self._uploads.keep(lambda report: self._run is not None and self._run.expects(report))
 
     def _send(self, address: Address, message: Message) -> None:
         """Send it as soon as the bus has room; while we are cut off nobody is told, but everyone afterwards."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from edgepfl.bus.blobs import BlobStore
 from edgepfl.bus.chunks import UNDER_WAY, Receiver
-from edgepfl.errors import TransferError
+from edgepfl.errors import StoreError, TransferError
 from edgepfl.wire import BlobRef, Need, Report
 
 
@@ -25,12 +25,14 @@ class News:
         alive: reports whose member showed a sign of life.
         wrong: reports whose upload can never come.
         why: of ``wrong``, for people.
+        ours: whether that is our own fault: there is no room here.
     """
 
     complete: tuple[Report, ...] = ()
     alive: tuple[Report, ...] = ()
     wrong: tuple[Report, ...] = ()
     why: str = ""
+    ours: bool = False
 
 
 @dataclass
@@ -87,7 +89,7 @@ class Uploads:
         try:
             here = self._receiver.want(ref, now)
         except TransferError as error:
-            return News(wrong=(report,), why=str(error))
+            return News(wrong=(report,), why=str(error), ours=isinstance(error.__cause__, StoreError))
         if here:
             others = self._finished(ref.sha256[:16], without=report.device)
             return News(complete=(*others, report))
@@ -140,11 +142,12 @@ class Uploads:
         """Forget what was asked: the connection was lost, and the answers with it."""
         self._receiver.ask_again(now)
 
-    def keep(self, wanted: Callable[[Report], bool]) -> None:
-        """Give up the uploads that no wanted report refers to."""
+    def keep(self, wanted: Callable[[Report], bool]) -> frozenset[str]:
+        """Give up the uploads that no wanted report refers to; the digests of those that still come."""
         for sha16, coming in tuple(self._coming.items()):
             coming.reports = {device: report for device, report in coming.reports.items() if wanted(report)}
             self._drop_if_unwanted(sha16)
+        return self._receiver.wanted
 
     def _alive(self, coming: _Coming, report: Report) -> News:
         coming.here, coming.asked = self._receiver.here(coming.ref.sha256), False

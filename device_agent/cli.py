@@ -16,7 +16,6 @@ from device_agent.conditions_sampler import Sampler
 from device_agent.config import AgentConfig, load
 from device_agent.runners.choice import choose
 from device_agent.service import AgentService, Place, will
-from device_agent.store import Store
 from device_agent.work import Workshop
 from edgepfl.bus.heap import give_back_large_blocks
 from edgepfl.bus.lifetime import settings_file, until_signal
@@ -80,16 +79,17 @@ def model(arguments: list[str]) -> int:
     what.add_argument(
         "--forget",
         metavar="RUN",
-        help="delete all that is kept of a run: personal state, reports and model. Stop the agent before. A device "
-        "that forgets a run that goes on takes part in it like a new one",
+        help="delete all that is kept of a run: personal state, reports, uploads and model, and any checkpoint. Stop "
+        "the agent before. A device that forgets a run that goes on takes part in it like a new one",
     )
     parser.add_argument("--json", action="store_true", help="with --list: one JSON array, for scripts")
     words = parser.parse_args(arguments)
-    store = Path(load(words.config).state) / "store.db"
+    config = load(words.config)
+    store = Path(config.state) / "store.db"
     if words.list:
         _list(models.held(store), as_json=words.json)
     elif words.forget is not None:
-        _forget(store, words.forget)
+        _forget(config, words.forget)
     else:
         _write(models.newest(store), words.output)
     return 0
@@ -113,11 +113,18 @@ def _list(runs: list[models.Held], *, as_json: bool) -> None:
         print(f"{run.run:<40}  {', '.join([about, *notes])}, {run.size} bytes")
 
 
-def _forget(store: Path, run: str) -> None:
+def _forget(config: AgentConfig, run: str) -> None:
+    state = Path(config.state)
+    store = state / "store.db"
     if run not in {each.run for each in models.held(store)}:
         raise ConfigError(f"nothing is kept of run {run!r}", where=str(store), remedy="See --list")
-    with Store(store) as opened:
-        opened.forget(run)
+    place = Place.open(state, config.transfer.room)
+    with place.store:
+        # Whose checkpoint it is cannot be told; of another run it costs some steps.  It goes first: whoever is
+        # interrupted finds the run still listed, and forgets it again.
+        place.drop_checkpoint()
+        place.store.forget(run)
+        place.forget_offers()
     print(f"{run}: forgotten")
 
 
@@ -146,7 +153,9 @@ async def _serve(config: AgentConfig) -> None:
             place=place,
             examples=examples,
             # Memory is scarce on a board.
-            workshop=Workshop(choice.runner, runtime=choice.runtime, most=1, tidy=footprint.trim),
+            workshop=Workshop(
+                choice.runner, runtime=choice.runtime, version=choice.version, most=1, tidy=footprint.trim
+            ),
             pool=pool,
             transfer=config.transfer,
             checkpoint_seconds=config.work.checkpoint_seconds,

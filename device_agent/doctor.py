@@ -133,6 +133,12 @@ def main(arguments: Sequence[str]) -> int:
     words = _parser().parse_args(arguments)
     if words.bundle is None:
         return _check_up(words)
+    if words.conditions is not None or words.require:
+        raise ConfigError(
+            "a bundle and conditions are two checks",
+            where="--bundle",
+            remedy="Leave out --bundle to have the conditions judged, or --conditions and --require to have it checked",
+        )
     bundle = _read(words.bundle, words.runtime)
     choice = choose(_settings(words))
     findings = list(examine(bundle, choice.runner(bundle)))

@@ -38,6 +38,7 @@ class Jobs:
         checkpoint_seconds: of training between two checkpoints; 0 for none.
         clock: seconds that never go back.
         offer: offers a long upload to the coordinator, see ``Transfers.offer``.
+        most: bytes of the longest message that the bus takes now.
         facts: what becomes true with a result, see ``Store.fact``.
         feed: told how the current job ended, Worked or WorkFailed.
         send: sends a message, if the bus takes it.
@@ -55,6 +56,7 @@ class Jobs:
         checkpoint_seconds: float,
         clock: Callable[[], float],
         offer: Callable[[bytes], BlobRef],
+        most: Callable[[], int],
         facts: Callable[[], Mapping[str, int]],
         feed: Callable[[Event], None],
         send: Callable[[Message], object],
@@ -68,6 +70,7 @@ class Jobs:
         self._checkpoint_seconds = checkpoint_seconds
         self._clock = clock
         self._offer = offer
+        self._most = most
         self._facts = facts
         self._feed = feed
         self._send = send
@@ -198,5 +201,5 @@ class Jobs:
         def report(upload: BlobRef | None) -> Report:
             return self._speaker.report(task, product, upload)
 
-        self._place.keep(task, product, offer=self._offer, report=report, facts=self._facts())
+        self._place.keep(task, product, offer=self._offer, report=report, facts=self._facts(), most=self._most())
         log.info("%s: round %d of %s is done, %d steps", self._speaker.device, task.round, task.run, product.steps)

@@ -39,6 +39,7 @@ from edgepfl.wire import BlobRef, Report, Task
 
 log = logging.getLogger(__name__)
 Change = TypeVar("Change")
+_MARGIN = 1 << 10  # bytes: a report waits for a long time, and the next broker may take a little less
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,7 @@ class Place:
         offer: Callable[[bytes], BlobRef],
         report: Callable[[BlobRef | None], Report],
         facts: Mapping[str, int],
+        most: int,
     ) -> None:
         """Store a result; the module's text says in which order.
 
@@ -110,17 +112,17 @@ class Place:
             offer: puts a long upload into ``offered``.
             report: the report, from the reference of the upload.
             facts: what becomes true with it, see ``Store.fact``.
+            most: bytes of the longest message that the bus takes; an upload rides in its report if that fits.
 
         Raises:
             StoreError: there is no room even after freeing what may be freed, or the storage failed.
             TransferError: the upload cannot be offered.
         """
-        upload = None
         data = product.upload
-        if data is not None:
-            few = len(data) <= wire.INLINE_LIMIT
-            upload = inline(data) if few else self.durably(lambda: offer(data))
-        encoded = wire.encode(report(upload))
+        riding = data is not None and len(data) <= wire.INLINE_LIMIT
+        encoded = wire.encode(report(inline(data) if data is not None and riding else None))
+        if data is not None and (not riding or len(encoded) + _MARGIN > most):
+            encoded = wire.encode(report(self.durably(lambda: offer(data))))
         self.durably(
             lambda: self.store.commit_pending(
                 task.run,

@@ -31,7 +31,7 @@ from edgepfl.bus import Arrived, Bus, Connected, Disconnected, Will
 from edgepfl.bus.refusals import Refusals
 from edgepfl.bus.transfer import Transfer
 from edgepfl.eligibility import Readings
-from edgepfl.errors import EdgepflError, IdentityError, StoreError, TransferError, WireError
+from edgepfl.errors import BusError, EdgepflError, IdentityError, StoreError, TransferError, WireError
 from edgepfl.topics import Chunk, FromDevice, ToAll, ToDevice, Topics
 from edgepfl.wire import BlobRef, Cancel, Commit, Gone, Need, Refused, Report, RollCall, Task
 
@@ -104,6 +104,7 @@ class AgentService:
         self._connected = False
         self._owed: dict[type[Effect], Effect] = {}  # what the bus did not take
         self._refusals = Refusals()
+        self._unsendable: set[str] = set()  # what of ours is too long for the broker, once it was told
         self._pay_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._broken: asyncio.Future[None]
@@ -129,6 +130,7 @@ class AgentService:
             checkpoint_seconds=checkpoint_seconds,
             clock=clock,
             offer=self._transfers.offer,
+            most=lambda: bus.largest,
             facts=self._watch.took_part,
             feed=self._feed,
             send=self._send,
@@ -322,7 +324,9 @@ class AgentService:
     def _reports(self, without: Collection[str]) -> bool:
         topic = self._topics.build(FromDevice(self._state.device, Report.KIND))
         waiting = [each for each in self._place.store.outbox() if each.run not in without]
-        return all(self._bus.publish(topic, each.report) for each in waiting)
+        return all(
+            self._publish(topic, each.report, f"the report of round {each.round} of {each.run}") for each in waiting
+        )
 
     def _fetch(self, ref: BlobRef) -> None:
         try:
@@ -437,4 +441,14 @@ class AgentService:
 
     def _send(self, message: wire.Message) -> bool:
         topic = self._topics.build(FromDevice(self._state.device, message.KIND))
-        return self._bus.publish(topic, wire.encode(message))
+        return self._publish(topic, wire.encode(message), f"a {message.KIND}")
+
+    def _publish(self, topic: str, payload: bytes, what: str) -> bool:
+        """Whether a message need not be tried again: it is sent, or is longer than the broker takes."""
+        try:
+            return self._bus.publish(topic, payload)
+        except BusError as error:  # a device that ended with it would end so at each start
+            if what not in self._unsendable:
+                self._unsendable.add(what)
+                log.error("%s: %s is not sent: %s", self._state.device, what, error)  # noqa: TRY400  told
+            return True

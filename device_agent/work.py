@@ -124,6 +124,7 @@ class Workshop:
     Args:
         runner: makes the runner of a bundle.
         runtime: the bundle's graphs it needs.
+        version: of what runs them, of which no checkpoint is used by another one; "": the runtime's name stands for it.
         most: bundles to hold open.
         tidy: called after each task, in its thread.
     """
@@ -133,12 +134,14 @@ class Workshop:
         runner: Callable[[Bundle], Runner],
         *,
         runtime: str = "onnx",
+        version: str = "",
         most: int = 4,
         tidy: Callable[[], None] | None = None,
     ) -> None:
         self._runner = runner
         self._tidy = tidy
         self.runtime = runtime
+        self._version = version or runtime
         self._most = most
         self._open: dict[str, Interpreter] = {}
         self._lock = threading.Lock()
@@ -204,7 +207,7 @@ class Workshop:
         """What comes before a task's training: its checkpoint, or else the evaluation."""
         saver = materials.saver
         if saver is not None:
-            key = partial(key_of, task, materials.device, self.runtime, materials.keep, examples)
+            key = partial(key_of, task, materials.device, self._version, materials.keep, examples)
             found = saver.load(key, interpreter.lasting)
             if found is not None and found.halfway.steps <= task.steps:
                 log.info(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
@@ -10,6 +11,7 @@ import edgepfl
 from edgepfl.errors import EdgepflError
 
 GROUP = "edgepfl.commands"
+CLOSED = 141  # the exit status of a process that SIGPIPE ends
 OURS = {"coordinator", "device_agent", "edgepfl", "exporters", "simulators"}
 SUMMARIES = {
     "agent": "run a device's agent (on the board)",
@@ -21,6 +23,7 @@ SUMMARIES = {
     "coordinator": "run the coordinator service",
     "demo": "broker, coordinator and 20 agents on this machine, and a report",
     "doctor": "check on this device that a bundle's graphs compute what they should",
+    "estimate": "tell how many bytes a run will move, before anyone trains",
     "export": "make a bundle of training graphs from a model and an algorithm",
     "faults": "stand between clients and a broker, and be a bad network",
     "hub": "run a hub: a coordinator to its devices and a device to its parent",
@@ -52,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _call(point: EntryPoint, words: list[str]) -> int:
     try:
         command: Callable[[list[str]], int] = point.load()
-        return command(words)
+        return _flushed(command(words))
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] in OURS:
             raise
@@ -64,10 +67,19 @@ def _call(point: EntryPoint, words: list[str]) -> int:
     except EdgepflError as error:
         print(f"edgepfl {point.name}: {error}", file=sys.stderr)
         return error.status
+    except BrokenPipeError:  # whoever read our output has seen enough, as head does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return CLOSED
     except KeyboardInterrupt:
         print(f"edgepfl {point.name}: stopped", file=sys.stderr)
         return 130
     return 2
+
+
+def _flushed(status: int) -> int:
+    """The status, with all that was printed on its way: here an error of that can still be told."""
+    sys.stdout.flush()
+    return status
 
 
 def _extra(point: EntryPoint) -> str:

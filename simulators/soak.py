@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from coordinator.status import RunStatus
+from edgepfl.bus.heap import give_back_large_blocks
 from edgepfl.errors import ConfigError, RunError
 from simulators.broker import open_broker
 from simulators.soak_measures import LEAK, Latency, Sample, SoakResult, growth, latency
@@ -131,6 +132,7 @@ def main(arguments: list[str]) -> int:
     """Soak; the exit status is 0 where nothing leaks and nothing is lost, else 1."""
     words = _parser().parse_args(arguments)
     _check(words)
+    give_back_large_blocks()  # as real agents do
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     with tempfile.TemporaryDirectory(prefix="edgepfl-soak-") as scratch:
         folder = Path(words.keep or scratch)

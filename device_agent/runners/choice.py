@@ -26,7 +26,7 @@ class Choice:
     Attributes:
         runtime: its name in bundles and in Hello.
         runner: makes the runner of a bundle.
-        version: for people.
+        version: of what runs the graphs, for people and for checkpoints.
     """
 
     runtime: str
@@ -64,6 +64,4 @@ def _executorch(settings: RuntimeSettings) -> Choice:
         folder,
         REMEDY,
     )
-    return Choice(
-        RUNTIME, lambda bundle: official.OfficialRunner(bundle, settings.threads), "executorch's Python runtime"
-    )
+    return Choice(RUNTIME, lambda bundle: official.OfficialRunner(bundle, settings.threads), official.version())

@@ -6,6 +6,7 @@ It imports torch, which costs a device 350 MiB and 6 seconds; nothing else in th
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import importlib.util
 import warnings
 from collections.abc import Mapping
@@ -28,6 +29,15 @@ _DTYPES = {4: "int64", 6: "float32"}  # ExecuTorch's own numbers
 def installed() -> bool:
     """Whether it could be imported; imports nothing."""
     return all(importlib.util.find_spec(name) is not None for name in ("executorch", "torch"))
+
+
+def version() -> str:
+    """What it is, for people and for checkpoints; imports nothing."""
+    try:
+        number = importlib.metadata.version("executorch")
+    except importlib.metadata.PackageNotFoundError:  # from a folder of sources
+        number = "of no known version"
+    return f"executorch's Python runtime {number}"
 
 
 class OfficialRunner:

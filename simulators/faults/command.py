@@ -32,6 +32,8 @@ def main(arguments: list[str]) -> int:
     logging.basicConfig(
         level=logging.DEBUG if words.verbose else logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
     )
+    if not 0 <= words.listen < 1 << 16:
+        raise ConfigError(f"{words.listen} is no port", where="--listen", remedy="Give 1 to 65535, or 0 for any")
     proxy = FaultProxy(words.broker, faults_of(words), words.seed, port=words.listen, host=words.host)
     asyncio.run(_serve(proxy, words.host, words.listen))
     if words.json:

@@ -210,3 +210,21 @@ Events.TestCase.settings = settings(
     max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 TestEvents = Events.TestCase
+
+
+def test_a_canary_that_lives_and_takes_no_step_does_not_hold_the_others_for_ever() -> None:
+    names = tuple(f"pi-{number}" for number in range(8))
+    policy = Policy(goal=8, minimum=4, deadline=1e6, lease=10.0)
+    state, _ = rounds.advance(
+        Round(1, 0, policy, present=frozenset(names)), events.Chosen(names, 0.0, canaries=("pi-3",))
+    )
+    given: list[int] = []
+    for at in range(1, 100):
+        state, _ = rounds.advance(state, events.Progressed("pi-3", float(at), 0))
+        state, _ = rounds.advance(state, events.Ticked(float(at)))
+        for device in state.devices(State.WORKING):
+            state, _ = rounds.advance(state, events.Progressed(device, float(at), 0))
+        given.append(len(state.devices(State.WORKING)))
+    assert given[18] == 1
+    assert given[19:21] == [2, 2]
+    assert given[-1] == 8

@@ -56,7 +56,14 @@ class Board:
         self.now += 1.0
         return self.now
 
-    def perform(self, given: Task, at: int = 0, data: Examples | None = None, keep: bytes | None = None) -> Product:
+    def perform(
+        self,
+        given: Task,
+        at: int = 0,
+        data: Examples | None = None,
+        keep: bytes | None = None,
+        version: str = "",
+    ) -> Product:
         """Do a task; pause it at a step."""
         job = Job(given)
         saver = Saver(self.file, self.every, resting=job.rest.is_set, over=job.stop.is_set, clock=self.clock)
@@ -73,7 +80,7 @@ class Board:
 
         if at == 1:
             job.rest.set()
-        return Workshop(lambda bundle: ToyRunner(bundle.plan)).perform(given, materials, on_step)
+        return Workshop(lambda bundle: ToyRunner(bundle.plan), version=version).perform(given, materials, on_step)
 
 
 def same(one: Product, two: Product) -> bool:
@@ -248,6 +255,16 @@ def test_what_changed_meanwhile_begins_anew(tmp_path: Path) -> None:
         found = again.perform(given, data=data, keep=keep)
         assert again.steps == list(range(1, STEPS + 1))
         assert same(found, Board(tmp_path / "none").perform(given, data=data, keep=keep))
+
+
+def test_another_version_of_the_runtime_begins_anew(tmp_path: Path) -> None:
+    board = Board(tmp_path)
+    for version, first in [("onnxruntime 1.2", 5), ("onnxruntime 1.3", 1)]:
+        with pytest.raises(Stopped):
+            board.perform(give(), at=5, version="onnxruntime 1.2")
+        board.perform(give(), version=version)
+        assert board.steps[0] == first
+        board.file.drop()
 
 
 def test_checkpoints_come_as_often_as_they_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,6 +74,7 @@ def test_without_the_library_executorchs_own_runtime_serves_and_says_what_it_cos
     assert "350 MiB" in caplog.text
     assert "edgepfl build-runner" in caplog.text
     assert isinstance(found.runner(executorch_bundle()), OfficialRunner)
+    assert found.version.startswith("executorch's Python runtime 1.")
 
 
 def test_without_either_the_cure_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

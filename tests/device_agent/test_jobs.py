@@ -69,6 +69,7 @@ def test_a_pause_that_is_over_leads_to_the_result_whether_or_not_the_loop_had_no
             checkpoint_seconds=0.0,
             clock=lambda: 0.0,
             offer=no_upload,
+            most=lambda: wire.MESSAGE_LIMIT,
             facts=dict,
             feed=told.append,
             send=said.append,

@@ -8,12 +8,15 @@ import pytest
 import safetensors.numpy
 
 from device_agent.cli import model
+from device_agent.messages import inline
 from device_agent.models import Held, held, newest
+from device_agent.place import Place
 from device_agent.store import Store
-from edgepfl import codec
+from edgepfl import codec, wire
 from edgepfl.errors import ConfigError, StoreError
 from edgepfl.plan import MODEL
 from edgepfl.tree import Tree
+from edgepfl.wire import BlobRef, Report
 
 
 def weights(value: float) -> bytes:
@@ -108,7 +111,27 @@ def test_a_run_is_forgotten_and_leaves_nothing_in_the_files(tmp_path: Path, caps
     assert model([*words, "--forget", "old"]) == 0
     assert "old: forgotten" in capsys.readouterr().out
     assert [each.run for each in held(state / "store.db")] == ["new"]
-    everything = b"".join(path.read_bytes() for path in state.iterdir())
+    everything = b"".join(path.read_bytes() for path in state.rglob("*") if path.is_file())
     assert b"k" * 20 not in everything
     assert b"m" * 20 not in everything
     assert b"n" * 10 in everything
+
+
+def test_a_run_is_forgotten_with_its_uploads_and_the_checkpoint(tmp_path: Path) -> None:
+    words, state = settings(tmp_path), tmp_path / "state"
+    place = Place.open(state)
+
+    def wait(run: str, upload: BlobRef) -> None:
+        report = wire.encode(Report("pi-07", 1, run, 1, 0, 10, 3, upload, {}, {}, "0" * 64))
+        place.store.commit_pending(run, 1, 0, keep=b"", report=report)
+
+    old, new = (place.offered.put(name * 50_000) for name in (b"o", b"n"))
+    with place.store:
+        wait("old", old)
+        wait("new", new)
+        wait("short", inline(b"s"))
+    (state / "checkpoint").write_bytes(b"of a training")
+    assert model([*words, "--forget", "old"]) == 0
+    assert not (state / "checkpoint").exists()
+    assert place.offered.whole() == {new.sha256}
+    assert [each.run for each in held(state / "store.db")] == ["new", "short"]

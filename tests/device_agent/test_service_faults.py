@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from _bundles import ditto_bundle
 from _hand import DEVICE, PATIENCE, Agent, GatedBus, Hand, agent, hand, play, until
 
+from device_agent.messages import inline
 from device_agent.service import Place
 from device_agent.session import Phase
 from device_agent.store import Outgoing, Store
+from edgepfl import wire
 from edgepfl.bundle import Bundle
 from edgepfl.bus.blobs import BlobStore
 from edgepfl.bus.chunks import digests
 from edgepfl.bus.loopback import LoopbackBroker
-from edgepfl.errors import StoreError
+from edgepfl.errors import BusError, StoreError
 from edgepfl.wire import CHUNK, BlobRef, Cancel, Commit, Failed, Gone, Hello, Need, Progress, Report, RollCall, Stopped
 
 ENDLESS = 1 << 40  # steps
@@ -170,6 +172,62 @@ def test_a_report_that_the_bus_has_no_room_for_is_sent_later(tmp_path: Path, dit
             coordinator.say(RollCall(1))
             assert (await coordinator.hear(Hello)).pending == ("run", 1)
             assert one.bus.refused == 2
+
+    play(scenario())
+
+
+class NarrowBus(GatedBus):
+    """A bus to a broker that takes short messages only."""
+
+    most = 20_000
+
+    @property
+    def largest(self) -> int:
+        return self.most
+
+    def publish(self, topic: str, payload: bytes, *, qos: Literal[0, 1] = 1) -> bool:
+        if len(payload) > self.most:
+            raise BusError("a message too long", where=topic, remedy="Send it as a blob")
+        return super().publish(topic, payload, qos=qos)
+
+
+def test_a_stored_report_that_the_broker_never_takes_is_told_once_and_the_agent_lives(
+    tmp_path: Path, ditto: Bundle, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        broker = LoopbackBroker()
+        place, bus = Place.open(tmp_path), NarrowBus(broker, DEVICE)
+        report = Report(DEVICE, 1, "old", 1, 0, 10, 3, inline(bytes(30_000)), {}, {}, "0" * 64)
+        place.store.commit_pending("old", 1, 0, keep=b"k", report=wire.encode(report))
+        async with hand(broker, tmp_path, ditto) as coordinator, agent(broker, tmp_path, place=place, bus=bus):
+            await coordinator.hear(Hello)
+            bus.drop()
+            await coordinator.hear(Hello)
+            assert (await coordinator.work(coordinator.task("new"))).run == "new"  # and it goes on to work
+            assert coordinator.came["report"] == 1
+        assert caplog.text.count("is not sent") == 1
+        assert "the report of round 1 of old is not sent" in caplog.text
+
+    play(scenario())
+
+
+@pytest.mark.parametrize(("most", "rides"), [(wire.MESSAGE_LIMIT, True), (20_000, False)])
+def test_an_upload_rides_in_its_report_only_where_the_broker_takes_that(
+    tmp_path: Path,
+    most: int,
+    rides: bool,  # noqa: FBT001  a parameter of the test
+) -> None:
+    async def scenario() -> None:
+        broker = LoopbackBroker()
+        bus = NarrowBus(broker, DEVICE)
+        bus.most = most
+        async with hand(broker, tmp_path, ditto_bundle(300)) as coordinator, agent(broker, tmp_path, bus=bus):
+            upload = (await coordinator.work(coordinator.task())).upload
+            assert upload is not None
+            assert 20_000 < upload.size <= wire.INLINE_LIMIT
+            assert bool(upload.inline) == rides
+            if not rides:
+                assert len(await coordinator.fetch(upload)) == upload.size
 
     play(scenario())
 

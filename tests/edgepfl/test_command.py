@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
 
 import edgepfl
+from edgepfl.__main__ import CLOSED, GROUP, OURS, SUMMARIES
 
 PROBE = """
 from edgepfl.errors import ConfigError
@@ -129,3 +131,18 @@ def test_the_agreement_imports_neither_torch_nor_a_command() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "[]\n"
+
+
+def test_a_reader_who_has_seen_enough_is_no_error() -> None:
+    words = [sys.executable, "-u", "-m", "edgepfl", "algorithms"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(60) == CLOSED
+
+
+def test_every_command_of_ours_has_a_line_in_the_help() -> None:
+    ours = {point.name for point in entry_points(group=GROUP) if point.module.partition(".")[0] in OURS}
+    assert ours == set(SUMMARIES)
