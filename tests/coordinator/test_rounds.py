@@ -273,6 +273,7 @@ class TestCanaries:
 
     def test_the_deadline_ends_it_for_those_who_never_got_the_task_too(self) -> None:
         state, _ = self.given()
+        state = replace(state, policy=replace(state.policy, lease=60))  # its patience with the canary is no matter here
         state, effects = played(state, *(Progressed("b", at) for at in range(9, 100, 9)), Ticked(100))
         assert state.phase is Phase.ABANDONED
         assert Release(("b",), "the round was abandoned") in effects

@@ -21,7 +21,8 @@ from simulators.fleet import AgentFleet
 
 PATIENCE = 120.0  # seconds; far more than anything here takes
 SLOW = "pi-003"
-COUNT, BUFFER, ROUNDS = 4, 2, 8
+COUNT, BUFFER = 4, 2
+ROUNDS = 80  # so many that a device which was cut off is back before the last one
 WITHOUT = 4  # updates that are made while the slow device works
 
 
