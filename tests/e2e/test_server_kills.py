@@ -109,7 +109,9 @@ class Scene(ABC):
         path = self.folder / f"{algorithm}.bundle"
         path.write_bytes(bundle(algorithm))
         rounds, goal = len(kills), self.goal
-        config = RunConfig(rounds=rounds, steps=4, goal=goal, minimum=goal, lease=1e4, seed=5, evaluate_every=2)
+        config = RunConfig(
+            rounds=rounds, steps=4, goal=goal, minimum=goal, lease=1e4, seed=5, evaluate_every=2, canary=0.0
+        )
         self.allow(NEVER, *DEVICES)
         self.run = await self.started(path, config)
         for number, kill in enumerate(kills, 1):
