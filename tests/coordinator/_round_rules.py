@@ -92,18 +92,7 @@ def _check_effect(before: Round, event: Event, after: Round, effect: Effect) -> 
             assert devices == after.devices(State.WORKING)
             assert {*devices, *after.devices(State.WAITING)} == after.seats.keys()
         case events.Widen(devices):
-            assert before.phase is after.phase is Phase.REPORTING
-            assert devices
-            assert set(devices) == {d for d in before.devices(State.WAITING) if after.seats[d].state is State.WORKING}
-            tried = [
-                seat
-                for device, seat in after.seats.items()
-                if device not in devices and seat.state is not State.WAITING
-            ]
-            if event.at - before.since < rollout.PATIENCE * before.policy.lease:
-                assert all(seat.steps for seat in tried if seat.state is State.WORKING)  # nobody's word is out
-            shown = any(seat.steps or seat.state is State.REPORTED for seat in tried)
-            assert len(devices) == len(before.devices(State.WAITING)) if shown else len(devices) <= len(tried)
+            _check_widened(before, event, after, devices)
         case events.Resend(device):
             assert after.phase is Phase.REPORTING
             assert after.seats[device].state is State.WORKING
@@ -190,3 +179,15 @@ class Ledger:
         assert len(self.reduced) <= 1
         assert self.committed in ([], self.reduced)
         assert all(self.folded.keys() == set(devices) for devices in self.reduced)
+
+
+def _check_widened(before: Round, event: Event, after: Round, devices: tuple[str, ...]) -> None:
+    """The task goes to further members only where the canaries' word is in, or was waited for long enough."""
+    assert before.phase is after.phase is Phase.REPORTING
+    assert devices
+    assert set(devices) == {d for d in before.devices(State.WAITING) if after.seats[d].state is State.WORKING}
+    tried = [seat for device, seat in after.seats.items() if device not in devices and seat.state is not State.WAITING]
+    if event.at - before.since < rollout.PATIENCE * before.policy.lease:
+        assert all(seat.steps for seat in tried if seat.state is State.WORKING)  # nobody's word is out
+    shown = any(seat.steps or seat.state is State.REPORTED for seat in tried)
+    assert len(devices) == len(before.devices(State.WAITING)) if shown else len(devices) <= len(tried)
