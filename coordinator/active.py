@@ -20,6 +20,7 @@ from coordinator import buffered, events, members, orphans, participation, quara
 from coordinator.arithmetic import Sitting
 from coordinator.attendance import Attendance
 from coordinator.blame import DOWNLOAD
+from coordinator.busy import Busy
 from coordinator.checkpoint import Saved
 from coordinator.cohort import choose
 from coordinator.conditions import obstacles, roll_call
@@ -198,6 +199,11 @@ class ActiveRun:
         self._intake.add(report)
         self._desk.spawn(self._screen(report), f"{self.row.id}: screen {report.device}")
 
+    @property
+    def busy(self) -> Busy:
+        """Who still works on what is not wanted any more."""
+        return self._attendance.busy
+
     def background(self, arriving: Mapping[str, tuple[int, int]]) -> Background:
         """What is known of its devices beside the round.
 
@@ -211,7 +217,7 @@ class ActiveRun:
             names=[name for name in self._accepted if members.owner(name) == name],
             silenced=silenced,
             conduct=self._conduct,
-            busy=self._attendance.busy,
+            busy=self.busy,
             signs=self._attendance.signs,
             arriving=arriving,
             unmet=obstacles(fleet, self.row.config.conditions),

@@ -157,7 +157,7 @@ def _renewed(r: Round, device: str, at: float, steps: int = 0) -> Round:
         return r
     until = at + r.policy.lease
     back = replace(seat, state=State.WORKING, until=until, nudged=False, why="", steps=max(steps, seat.steps))
-    return _seated(r, device, back)
+    return r.seated(device, back)
 
 
 def _chosen(r: Round, devices: tuple[str, ...], at: float, joined: tuple[str, ...]) -> Step:
@@ -181,13 +181,13 @@ def _reported(r: Round, device: str, at: float) -> Step:
     if r.phase is not Phase.REPORTING or not r.awaits(device):
         return r, ()
     done = replace(r.seats[device], state=State.REPORTED, until=at, nudged=False, why="")
-    return _onward(_seated(r, device, done), at)
+    return _onward(r.seated(device, done), at)
 
 
 def _failed(r: Round, device: str, failed: Seat, at: float) -> Step:
     if not r.awaits(device):
         return r, ()
-    after = _seated(r, device, replace(failed, task=r.seats[device].task))
+    after = r.seated(device, replace(failed, task=r.seats[device].task))
     if why := rollout.verdict(after):
         return replace(after, phase=Phase.HALTED, since=at, why=why), (Halt(why),)
     return _onward(after, at)
@@ -196,19 +196,9 @@ def _failed(r: Round, device: str, failed: Seat, at: float) -> Step:
 def _ticked(r: Round, at: float) -> Step:
     if r.phase not in _FILLING:
         return r, ()
-    state, lost, nudged = r, [], []
-    for device in r.devices(State.WORKING):
-        seat = r.seats[device]
-        if seat.until > at:
-            continue
-        if seat.nudged:
-            state = _seated(state, device, replace(seat, state=State.LOST, why="no sign of life"))
-            lost.append(device)
-        else:
-            state = _seated(state, device, replace(seat, until=at + r.policy.lease, nudged=True))
-            nudged.append(Resend(device))
+    state, nudged, lost = r.lapsed(at)
     after, effects = _onward(state, at)
-    return after, (*nudged, *((Suspect(tuple(lost)),) if lost else ()), *effects)
+    return after, (*map(Resend, nudged), *((Suspect(lost),) if lost else ()), *effects)
 
 
 def _onward(r: Round, at: float) -> Step:
@@ -257,19 +247,10 @@ def _reconnected(r: Round, at: float) -> Round:
     """Nobody is idle until a Hello says so; whoever works gets a new lease, and the round a new deadline."""
     if r.phase not in GOING_ON:
         return r
-    until = at + r.policy.lease
-    seats = {
-        device: replace(seat, until=until, nudged=False) if seat.state is State.WORKING else seat
-        for device, seat in r.seats.items()
-    }
     since = at if r.phase is Phase.REPORTING else r.since
-    return replace(r, present=frozenset(), enough=None, since=since, seats=seats)
+    return replace(r.renewed(at), present=frozenset(), enough=None, since=since)
 
 
 def _free(r: Round) -> int:
     """How many more devices are to be at work."""
     return max(r.policy.goal - len(r.devices(State.WORKING)), 0)
-
-
-def _seated(r: Round, device: str, seat: Seat) -> Round:
-    return replace(r, seats={**r.seats, device: seat})

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from coordinator.busy import Busy
 from coordinator.conditions import with_unmet
 from coordinator.devices import Fleet
 from coordinator.journal import Checkpoint, RunRow
@@ -20,12 +21,12 @@ def overview(
     sums: Totals,
     fleet: Fleet,
     open_round: Round | None,
-    background: Background,
     *,
+    busy: Busy,
     refused: Mapping[str, int],
     doubled: Mapping[str, str],
+    background: Background | None,
     at: float,
-    detailed: bool,
 ) -> RunStatus:
     """The status of a run.
 
@@ -35,16 +36,16 @@ def overview(
         sums: what its committed rounds come to.
         fleet: who is here.
         open_round: its open round, if there is one.
-        background: what is known of its devices beside that.
+        busy: who still works on what is not wanted.
         refused: messages that could not be used, by reason.
         doubled: names that two agents have, and why we think so.
+        background: what is known of its devices beside that; None: not to say of each what it is doing.
         at: the time, on the coordinator's clock.
-        detailed: say of each device what it is doing.
     """
     found = status_of(row, checkpoint, sums, fleet, open_round)
     found = msgspec.structs.replace(found, refused=dict(refused), doubled=dict(doubled))
     if open_round is not None:
-        found = with_busy(with_unmet(found, fleet, row.config.conditions), background, open_round)
-    if detailed:
+        found = with_busy(with_unmet(found, fleet, row.config.conditions), busy, open_round)
+    if background is not None:
         found = msgspec.structs.replace(found, devices=roster(fleet, open_round, background, at))
     return found

@@ -139,7 +139,7 @@ def _is_open(r: Round, device: str) -> bool:
 def _renew(r: Round, device: str, at: float, steps: int = 0) -> Round:
     if r.phase is not Phase.REPORTING or not _is_open(r, device):
         return r
-    return _seat(r, device, Seat(State.WORKING, at + r.policy.lease, steps=max(steps, r.seats[device].steps)))
+    return r.seated(device, Seat(State.WORKING, at + r.policy.lease, steps=max(steps, r.seats[device].steps)))
 
 
 def _widen(r: Round, at: float) -> Step:
@@ -151,14 +151,14 @@ def _widen(r: Round, at: float) -> Step:
 def _reported(r: Round, device: str, at: float) -> Step:
     if r.phase is not Phase.REPORTING or not _is_open(r, device):
         return r, ()
-    state, effects = _maybe_end(_seat(r, device, Seat(State.REPORTED, at, steps=r.seats[device].steps)), at)
+    state, effects = _maybe_end(r.seated(device, Seat(State.REPORTED, at, steps=r.seats[device].steps)), at)
     return state, (Fold(device), *effects)
 
 
 def _failed(r: Round, device: str, seat: Seat, at: float) -> Step:
     if r.phase is not Phase.REPORTING or not _is_open(r, device):
         return r, ()
-    state = _seat(r, device, replace(seat, steps=r.seats[device].steps))
+    state = r.seated(device, replace(seat, steps=r.seats[device].steps))
     if why := rollout.verdict(state):
         return replace(state, phase=Phase.HALTED, since=at, why=why), (Halt(why),)
     return _maybe_end(state, at)
@@ -169,19 +169,9 @@ def _ticked(r: Round, at: float) -> Step:
         return _select(r, at)
     if r.phase is not Phase.REPORTING:
         return r, ()
-    nudges: list[Effect] = []
-    state = r
-    for device in r.devices(State.WORKING):
-        seat = r.seats[device]
-        if seat.until > at:
-            continue
-        if seat.nudged:
-            state = _seat(state, device, replace(seat, state=State.LOST, why="no sign of life"))
-        else:
-            state = _seat(state, device, replace(seat, until=at + r.policy.lease, nudged=True))
-            nudges.append(Resend(device))
+    state, nudged, _ = r.lapsed(at)
     after, effects = _maybe_end(state, at)
-    return after, (*nudges, *effects) if after.phase is Phase.REPORTING else effects
+    return after, (*map(Resend, nudged), *effects) if after.phase is Phase.REPORTING else effects
 
 
 def _maybe_end(r: Round, at: float) -> Step:
@@ -230,16 +220,11 @@ def _resumed(r: Round, at: float) -> Step:
 
 def _reconnected(r: Round, at: float) -> Round:
     """Nobody is here until a Hello says so; whoever works gets a new lease, and the round a new deadline."""
-    until = at + r.policy.lease
-    seats = {
-        device: replace(seat, until=until, nudged=False) if seat.state is State.WORKING else seat
-        for device, seat in r.seats.items()
-    }
     match r.phase:
         case Phase.SELECTING:
             return replace(r, present=frozenset(), enough=None)
         case Phase.REPORTING:
-            return replace(r, since=at, seats=seats)
+            return replace(r.renewed(at), since=at)
         case _:
             return r
 
@@ -259,7 +244,3 @@ def _over(r: Round, event: Stored | StoreFailed | Stopped) -> Step:
 def _abandon(r: Round, why: str, at: float) -> Step:
     state, release = _release(r, "the round was abandoned") if r.phase is Phase.REPORTING else (r, ())
     return replace(state, phase=Phase.ABANDONED, since=at, why=why), (*release, Abandon(why))
-
-
-def _seat(r: Round, device: str, seat: Seat) -> Round:
-    return replace(r, seats={**r.seats, device: seat})

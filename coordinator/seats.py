@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 
@@ -165,3 +165,31 @@ class Round:
         """Who can be chosen: the devices that are here, without the barred ones where the rest suffices."""
         others = self.present - self.barred.keys()
         return others if len(others) >= self.policy.minimum else self.present
+
+    def seated(self, device: str, seat: Seat) -> Round:
+        """With this seat of a member."""
+        return replace(self, seats={**self.seats, device: seat})
+
+    def renewed(self, at: float) -> Round:
+        """With a new lease for whoever works."""
+        until = at + self.policy.lease
+        seats = {
+            device: replace(seat, until=until, nudged=False) if seat.state is State.WORKING else seat
+            for device, seat in self.seats.items()
+        }
+        return replace(self, seats=seats)
+
+    def lapsed(self, at: float) -> tuple[Round, tuple[str, ...], tuple[str, ...]]:
+        """With the leases that have run out by now: who is to get the task again, and who is given up."""
+        state, nudged, lost = self, [], []
+        for device in self.devices(State.WORKING):
+            seat = self.seats[device]
+            if seat.until > at:
+                continue
+            if seat.nudged:
+                state = state.seated(device, replace(seat, state=State.LOST, why="no sign of life"))
+                lost.append(device)
+            else:
+                state = state.seated(device, replace(seat, until=at + self.policy.lease, nudged=True))
+                nudged.append(device)
+        return state, tuple(nudged), tuple(lost)

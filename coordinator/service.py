@@ -25,6 +25,7 @@ from coordinator.admission import runnable
 from coordinator.arithmetic import Arithmetic, Local
 from coordinator.attribution import attributed
 from coordinator.blame import ROOM
+from coordinator.busy import Busy
 from coordinator.checkpoint import Vault
 from coordinator.conditions import is_to_ask, roll_call
 from coordinator.config import RunConfig, TransferTable
@@ -186,18 +187,22 @@ class Coordinator:
             raise RunError("there is no such run", where=run or "status", remedy="Start one with: edgepfl run start")
         checkpoint = self.journal.checkpoint(row.id)
         self._totals = totals(self.journal, row.id, checkpoint.round, self._totals)
-        open_round = self._active.round if self._is_active(row.id) else None
+        active = self._active if self._is_active(row.id) else None
+        open_round = None if active is None else active.round
+        background = None
+        if detailed:  # it looks at every device, and who watches a large fleet asks at every message
+            background = Background() if active is None else active.background(self._uploads.arriving)
         found = overview(
             row,
             checkpoint,
             self._totals,
             self._fleet,
             open_round,
-            Background() if open_round is None else self._active.background(self._uploads.arriving),
+            busy=Busy() if active is None else active.busy,
             refused=self._refused.counts,
             doubled=identity.doubled(self._names, self._clock()),
+            background=background,
             at=self._clock(),
-            detailed=detailed,
         )
         if open_round is not None and not self._connected:
             away = "the coordinator has no connection to the broker (its log says why), so no time passes"

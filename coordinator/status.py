@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 import msgspec
 
 from coordinator import rounds
+from coordinator.busy import Busy
 from coordinator.devices import Fleet
 from coordinator.journal import Checkpoint, Journal, Result, RunRow
 from coordinator.lateness import BufferStatus, Lateness, buffer_status, lateness
 from coordinator.reasons import names
-from coordinator.roster import Background, DeviceStatus
+from coordinator.roster import DeviceStatus
 from coordinator.rounds import Phase, Round
 
 
@@ -107,11 +108,11 @@ def status_of(row: RunRow, checkpoint: Checkpoint, sums: Totals, fleet: Fleet, o
     )
 
 
-def with_busy(status: RunStatus, background: Background, open_round: Round) -> RunStatus:
+def with_busy(status: RunStatus, busy: Busy, open_round: Round) -> RunStatus:
     """The status with whose old work is waited for, while devices are selected."""
-    if open_round.phase is not Phase.SELECTING or not background.busy.works:
+    if open_round.phase is not Phase.SELECTING or not busy.works:
         return status
-    text = f"{status.waiting}; still ending work of before: {names(sorted(background.busy.works))}"
+    text = f"{status.waiting}; still ending work of before: {names(sorted(busy.works))}"
     return msgspec.structs.replace(status, waiting=text)
 
 
