@@ -12,7 +12,7 @@ import subprocess
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -26,7 +26,7 @@ from _interposer import Watch
 from _matrix import Row
 from _once import once
 from _points import named
-from _servers import ALWAYS, LOOK, NEVER, Agents, Server, Standing, results, standing, states
+from _servers import ALWAYS, LOOK, NEVER, Agents, Server, Standing, listening, results, standing, states
 from _shared import digits
 
 from coordinator import asking
@@ -111,26 +111,15 @@ class Ear:
         for topic_filter in (TOPICS.for_coordinator()[0], *(t for name in DEVICES for t in TOPICS.for_device(name))):
             self._bus.subscribe(topic_filter)
 
-    @asynccontextmanager
-    async def listening(self) -> AsyncIterator[None]:
-        await self._bus.start()
-        task = asyncio.ensure_future(self._listen())
-        try:
-            yield
-        finally:
-            task.cancel()
-            await self._bus.stop()
+    def listening(self) -> AbstractAsyncContextManager[None]:
+        return listening(self._bus, self._hear)
 
-    async def _listen(self) -> None:
-        while True:
-            event = await self._bus.receive()
-            if not isinstance(event, Arrived):
-                continue
-            match TOPICS.parse(event.topic):
-                case FromDevice(device, _):
-                    self.heard.append((time.monotonic(), device, wire.decode(event.payload)))
-                case ToAll() | ToDevice():
-                    self.heard.append((time.monotonic(), "coordinator", wire.decode(event.payload)))
+    def _hear(self, arrived: Arrived) -> None:
+        match TOPICS.parse(arrived.topic):
+            case FromDevice(device, _):
+                self.heard.append((time.monotonic(), device, wire.decode(arrived.payload)))
+            case ToAll() | ToDevice():
+                self.heard.append((time.monotonic(), "coordinator", wire.decode(arrived.payload)))
 
 
 @dataclass

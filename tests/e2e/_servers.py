@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
@@ -169,6 +169,25 @@ def results(state: Path, run: str) -> list[Result]:
     return [msgspec.structs.replace(result, seconds={}) for result in found]
 
 
+@asynccontextmanager
+async def listening(bus: MqttBus, hear: Callable[[Arrived], None]) -> AsyncIterator[None]:
+    """A bus that nobody else listens to, and whatever arrives on it."""
+
+    async def listen() -> None:
+        while True:
+            event = await bus.receive()
+            if isinstance(event, Arrived):
+                hear(event)
+
+    await bus.start()
+    task = asyncio.ensure_future(listen())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await bus.stop()
+
+
 class Tap:
     """Hears what servers and devices say to each other."""
 
@@ -195,22 +214,9 @@ class Tap:
         """At which attempts at rounds reports were made."""
         return {said.attempt for _, said in self._heard if isinstance(said, Report)}
 
-    @asynccontextmanager
-    async def listening(self) -> AsyncIterator[None]:
+    def listening(self) -> AbstractAsyncContextManager[None]:
         """Hear."""
-        await self._bus.start()
-        task = asyncio.ensure_future(self._listen())
-        try:
-            yield
-        finally:
-            task.cancel()
-            await self._bus.stop()
-
-    async def _listen(self) -> None:
-        while True:
-            event = await self._bus.receive()
-            if isinstance(event, Arrived):
-                self._heard.append((event.topic, wire.decode(event.payload)))
+        return listening(self._bus, lambda arrived: self._heard.append((arrived.topic, wire.decode(arrived.payload))))
 
 
 class Valve(MqttBus):

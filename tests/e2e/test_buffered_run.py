@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from _fleet import FLEET, coordinating, devices, ended, everyone, gathered, status_when, true
+from _fleet import FLEET, coordinating, devices, everyone, gathered, true
+from _scripted import finished, watched
 
 from coordinator.service import Coordinator
 from coordinator.status import RunStatus
@@ -69,13 +70,13 @@ def test_updates_do_not_wait_for_a_slow_device_and_its_report_counts_later(
             await gathered(service, COUNT)
             config = everyone(COUNT, rounds=ROUNDS, steps=4, minimum=1, buffer=BUFFER, max_staleness=ROUNDS)
             run = service.start_run(config, pack(small))
-            early = await status_when(service, run, lambda status: status.round >= WITHOUT)
+            early = await watched(service, run, lambda status: status.round >= WITHOUT)
             check_open(early)
             if cut:
                 fleet.drop(SLOW)
             assert not kept_of(service, run)[SLOW]
             workshop.go.set()
-            status = await ended(service, run)
+            status = await finished(service, run)
             assert (status.status, status.why) == ("done", "")
             check_ended(service, run)
             await true(lambda: fleet.settled(run) == service.journal.accepted(run))

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from _fleet import FLEET, coordinating, devices, ended, everyone, gathered, status_when
+from _fleet import FLEET, coordinating, devices, everyone, gathered
+from _scripted import finished, watched
 
 from coordinator.config import RunConfig
 from coordinator.service import Coordinator
@@ -131,7 +132,7 @@ async def disturbed(broker: BrokerHandle, folder: Path, small: Bundle, *, pause:
             await until(lambda: (job := agent._jobs.current) is not None and job.resting)
             assert workshop.steps[SICK][-1] <= HALFWAY + 1
             plugs[SICK].powered = True
-        status = await ended(service, run)
+        status = await finished(service, run)
         assert status.status == "done"
         return status.state_sha256, kept(service, run), workshop.steps[SICK].count(0)
 
@@ -172,10 +173,10 @@ def test_one_device_pauses_and_goes_on_and_one_gives_up_and_the_run_says_so(
                 await until(lambda name=name: doing(service, run, name) == ("paused", "not charging"))  # type: ignore[misc]  # bound now
                 workshop.go[name].set()
             plugs[SICK].powered = True
-            gone = await status_when(service, run, lambda status: status.round == 1)
+            gone = await watched(service, run, lambda status: status.round == 1)
             assert gone.unmet == {WEAK: "not charging"}
             assert {r.device for r in service.journal.results(run) if r.round == 1} == {SICK, WELL}
-            return await ended(service, run)
+            return await finished(service, run)
 
     status = play(scenario())
     assert status.status == "done"
@@ -195,10 +196,10 @@ def test_a_run_waits_until_a_device_is_charging_and_says_why(
         ):
             await gathered(service, 1)
             run = service.start_run(asking(everyone(1, rounds=1, steps=STEPS)), pack(small))
-            waits = await status_when(service, run, lambda status: status.unmet == {SICK: "not charging"})
+            waits = await watched(service, run, lambda status: status.unmet == {SICK: "not charging"})
             assert waits.phase == "selecting"
             assert f"not ready: {SICK} (not charging)" in waits.waiting
             plugs[SICK].powered = True
-            return await ended(service, run)
+            return await finished(service, run)
 
     assert play(scenario()).status == "done"

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import resource
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import numpy as np
+from _scripted import attended
 
 from coordinator.config import RunConfig
 from coordinator.service import Coordinator
-from coordinator.status import RunStatus
 from device_agent.data import Examples
 from edgepfl.bus.mqtt import MqttBus, MqttSettings
 
@@ -42,29 +42,8 @@ def everyone(count: int, **fields: float | bool | str) -> RunConfig:
 async def coordinating(url: str, state: Path) -> AsyncIterator[Coordinator]:
     """A coordinator at work; its fault is the test's."""
     settings = MqttSettings(url, f"{FLEET}_coordinator", max_queued=4096, max_queued_bytes=64 << 20)
-    service = Coordinator(FLEET, MqttBus(settings), state)
-    serving = asyncio.ensure_future(service.run())
-    try:
+    async with attended(Coordinator(FLEET, MqttBus(settings), state)) as service:
         yield service
-        if serving.done():
-            serving.result()
-    finally:
-        serving.cancel()
-        with suppress(asyncio.CancelledError):
-            await serving
-
-
-async def status_when(service: Coordinator, run: str, when: Callable[[RunStatus], bool]) -> RunStatus:
-    """The first status of a run that is as we want it; the run must not end before."""
-    async for status in service.watch(run):
-        if when(status):
-            return status
-    raise AssertionError(f"the run ended before: {service.status(run)}")
-
-
-async def ended(service: Coordinator, run: str) -> RunStatus:
-    """The last status of a run."""
-    return await status_when(service, run, lambda status: status.status != "running")
 
 
 async def gathered(service: Coordinator, count: int) -> None:

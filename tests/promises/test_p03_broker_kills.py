@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _fleet import FLEET, coordinating, devices, ended, everyone, gathered, status_when
+from _fleet import FLEET, coordinating, devices, everyone, gathered
 from _scale import record, scaled, seed_of
+from _scripted import finished, watched
 
 from coordinator.rounds import Phase, State
 from coordinator.service import Coordinator
@@ -64,7 +65,7 @@ class Kills:
         for number in range(1, ROUNDS + 1):
             for kill in range(KILLS):
                 reports = kill * DEVICES // KILLS
-                await status_when(self.service, run, partial(self._reached, number, reports))
+                await watched(self.service, run, partial(self._reached, number, reports))
                 await self._kill()
                 more = (kill + 1) * DEVICES // KILLS - reports
                 self.pace.permits.release(more)
@@ -102,7 +103,7 @@ async def trained(broker: BrokerHandle, folder: Path, bundle: bytes, *, kill: bo
             await kills.during(run)
         else:
             pace.permits.release(DEVICES * (ROUNDS + 1))
-        last = await ended(service, run)
+        last = await finished(service, run)
         fleet.check()
         assert (last.status, last.round) == ("done", ROUNDS + 1), last
         counted = [(result.round, result.device) for result in service.journal.results(run)]

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 from _dropout import Ended, play
-from _fleet import FLEET, coordinating, devices, ended, gathered
+from _fleet import FLEET, coordinating, devices, gathered
 from _scale import record, scaled, seed_of
+from _scripted import finished
 
 from coordinator.config import RunConfig
 from coordinator.rounds import Phase, Policy
@@ -119,7 +120,7 @@ async def trained(broker: BrokerHandle, bundle: Bundle, state: Path, config: Run
         await gathered(service, 8)
         run = service.start_run(config, pack(bundle))
         try:
-            status = await asyncio.wait_for(ended(service, run), 240)
+            status = await asyncio.wait_for(finished(service, run), 240)
         except TimeoutError:
             pytest.fail(f"it does not end: {service.status(run)}")
         results = service.journal.results(run)

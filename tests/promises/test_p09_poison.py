@@ -8,8 +8,9 @@ from pathlib import Path
 
 import msgpack
 import pytest
-from _fleet import FLEET, coordinating, devices, ended, everyone, gathered, status_when, true
+from _fleet import FLEET, coordinating, devices, everyone, gathered, true
 from _scale import record, scaled, seed_of
+from _scripted import finished, watched
 
 from edgepfl import wire
 from edgepfl.bundle import Bundle, pack
@@ -151,11 +152,11 @@ def test_poison_is_refused_and_counted_and_the_run_goes_on(broker: BrokerHandle,
             eve = Eve(broker.url, random.Random(seed))
             await eve.bus.start()
             run = service.start_run(everyone(DEVICES, rounds=ROUNDS, steps=STEPS), pack(small))
-            await status_when(service, run, lambda status: status.phase == "reporting")
+            await watched(service, run, lambda status: status.phase == "reporting")
             bundle = service._active._terms.bundle.sha256
             await asyncio.gather(eve.attack(bundle), throw_giants(proxy))
             await eve.flood()
-            last = await ended(service, run)
+            last = await finished(service, run)
             await true(lambda: sum(service.status(run).refused.values()) >= eve.to_coordinator)
             refused = service.status(run).refused
             taken = [sum(agent.refused.values()) for agent in fleet._services.values()]

@@ -7,8 +7,9 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from _fleet import FLEET, coordinating, devices, ended, everyone, gathered
+from _fleet import FLEET, coordinating, devices, everyone, gathered
 from _scale import record, scaled
+from _scripted import finished
 
 from device_agent.runners import Runner
 from device_agent.work import Workshop
@@ -45,14 +46,14 @@ def test_a_bundle_that_cannot_load_reaches_two_devices(broker: BrokerHandle, sma
             await stack.enter_async_context(AgentFleet(broker.url, FLEET, devices(DEVICES), tmp_path / "agents"))
             await gathered(service, DEVICES)
             run = service.start_run(everyone(DEVICES, rounds=2, steps=2, halt_failures=MARK), pack(broken(small)))
-            status = await ended(service, run)
+            status = await finished(service, run)
             assert (status.status, status.round) == ("failed", 0)
             assert "devices that have the task cannot run its bundle" in status.why
             reached = reached_by(tmp_path / "agents")
             record(11, "a bundle that cannot load", devices=DEVICES, reached=len(reached))
             assert 2 <= len(reached) <= max(2, DEVICES // 20 + 1)
             again = service.start_run(everyone(DEVICES, rounds=1, steps=2), pack(small))  # nobody is harmed
-            assert (await ended(service, again)).status == "done"
+            assert (await finished(service, again)).status == "done"
 
     asyncio.run(asyncio.wait_for(scenario(), 120))
 
@@ -73,7 +74,7 @@ def test_one_device_of_ten_that_cannot_run_it_stops_nothing(
             await gathered(service, 10)
             config = everyone(10, minimum=9, rounds=2, steps=2, canary=0.3, gather=0.5, halt_failures=MARK)
             run = service.start_run(config, pack(small))
-            status = await ended(service, run)
+            status = await finished(service, run)
             assert (status.status, status.round) == ("done", 3)
             counted = {result.device for result in service.journal.results(run)}
             assert counted == set(names) - {names[bad]}
