@@ -28,7 +28,7 @@ from coordinator.desk import Desk
 from coordinator.events import Event
 from coordinator.handout import Handout
 from coordinator.intake import Downloads, Intake
-from coordinator.journal import Checkpoint, RoundCost, RunRow, Status
+from coordinator.journal import Checkpoint, RunRow, Status, cost_of
 from coordinator.quarantine import Conduct
 from coordinator.reports import accepted_after, bare, is_accepted, verdict, wording
 from coordinator.roster import Background
@@ -386,7 +386,7 @@ class ActiveRun:
         if self._round.number > self._saved.checkpoint.round:
             self._desk.send(ToAll(Commit.KIND), Commit(self.row.id, self._round.number, ()))
         if self.row.config.conditions is not None:
-            self._desk.send(ToAll(RollCall.KIND), roll_call(None))
+            self._desk.send(ToAll(RollCall.KIND), roll_call(None, self._desk.draw))
         self._desk.changed()
 
     # What the effects do.
@@ -448,7 +448,7 @@ class ActiveRun:
         reports, number = self._desk.journal.reports(self.row.id), self._round.number
         results = members.counted_of((reports[device] for device in devices), number)
         spent = self._desk.traffic() - self._opened_traffic
-        cost = RoundCost(spent.bytes_in, spent.bytes_out, self._desk.clock() - self._opened_at)
+        cost = cost_of(self._round, spent, self._desk.clock() - self._opened_at)
         joined, conduct = self._round.joined, quarantine.judge(self._conduct, self._round, self._terms.quarantine)
         self._saved = saved
         self._desk.journal.commit(self.row.id, saved.checkpoint, results, cost, joined, conduct, self._following())

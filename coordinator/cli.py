@@ -28,6 +28,7 @@ from edgepfl.bus.mqtt import MqttBus
 from edgepfl.bus.settings import mqtt_settings
 from edgepfl.coding import codec_of
 from edgepfl.errors import ConfigError, RunError
+from edgepfl.validation import convert, on_command_line
 
 _RUN_NUMBERS = {
     "rounds": "training rounds",
@@ -171,10 +172,8 @@ def _run_config(words: argparse.Namespace) -> RunConfig:
             )
     weighting_of(fields.get("staleness", "constant"))
     codec_of(fields.get("codec", ""))  # a clear error here, before the coordinator is asked
-    try:
-        return msgspec.convert(fields, RunConfig)
-    except msgspec.ValidationError as error:
-        raise ConfigError(str(error), where="edgepfl run start", remedy="See edgepfl run start --help") from error
+    place = on_command_line("edgepfl run start", {"hyper": "--set"})
+    return convert(fields, RunConfig, place, remedy="See edgepfl run start --help")
 
 
 def _factors(settings: list[str]) -> dict[str, float]:

@@ -7,6 +7,7 @@ it is unmet, and which conditions it speaks of.  Whoever speaks of others has no
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 
 import msgspec
 
@@ -62,6 +63,6 @@ def with_unmet(status: RunStatus, fleet: Fleet, asked: Conditions | None) -> Run
     return msgspec.structs.replace(status, unmet=unmet, waiting=waiting)
 
 
-def roll_call(asked: Conditions | None) -> RollCall:
-    """Asks for a Hello, and says what the active run asks."""
-    return RollCall(secrets.randbits(32), asked)
+def roll_call(asked: Conditions | None, draw: Callable[[int], int] = secrets.randbits) -> RollCall:
+    """Asks for a Hello, and says what the active run asks; ``draw`` gives so many random bits."""
+    return RollCall(draw(32), asked)

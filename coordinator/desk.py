@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -35,6 +36,7 @@ class Desk:
         spawn: runs a job, by a name; an error that the job did not expect ends the service.
         changed: called after every change that a watcher may want to see.
         hubs: who may report for the devices behind it.
+        draw: so many random bits, as a number.
     """
 
     journal: Journal
@@ -50,3 +52,4 @@ class Desk:
     spawn: Callable[[Coroutine[None, None, None], str], None]
     changed: Callable[[], None]
     hubs: Hubs = field(default_factory=dict)
+    draw: Callable[[int], int] = secrets.randbits

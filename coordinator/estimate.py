@@ -61,7 +61,7 @@ def estimate(bundle: Bundle, config: RunConfig, devices: Sequence[str], fleet: s
         counting.task(messages.task(download), own=own),
         counting.down("download", download, inline=download <= wire.INLINE_LIMIT, own=own),
         counting.report(messages.report(upload)),
-        counting.up("upload", upload, inline=upload <= wire.INLINE_LIMIT),
+        counting.up("upload", upload, inline=upload <= wire.RIDING_LIMIT),
         counting.commit(messages.commit),
     )
     once = counting.down("bundle", offered, inline=False, own=False)
@@ -140,7 +140,7 @@ class _Messages:
             attempt=0,
             examples=_USUAL,
             steps=self.config.steps,
-            upload=_ref(upload) if upload else None,
+            upload=_ref(upload, wire.RIDING_LIMIT) if upload else None,
             metrics=dict.fromkeys(_metrics(self.plan, evaluated=not upload), 0.5),
             seconds=dict.fromkeys(("load", "evaluate", "train"), 0.5),
             kept=_SHA,
@@ -220,9 +220,9 @@ class _Counting:
         return 1 + lengths + rest
 
 
-def _ref(size: int) -> BlobRef:
-    """A reference to a blob, without the blob: an inline one's bytes are counted with the blob."""
-    if size <= wire.INLINE_LIMIT:
+def _ref(size: int, riding: int = wire.INLINE_LIMIT) -> BlobRef:
+    """A reference to a blob, without the blob: the bytes of one that rides in its message are counted with the blob."""
+    if size <= riding:
         return BlobRef(_SHA, size)
     return BlobRef(_SHA, size, chunks=digests(bytes(size)))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -14,6 +15,7 @@ from edgepfl.algorithms import parse_settings
 from edgepfl.bundle import unpack
 from edgepfl.coding import codec_of
 from edgepfl.errors import BundleError, ConfigError
+from edgepfl.validation import convert, on_command_line
 
 
 def main(arguments: list[str]) -> int:
@@ -61,9 +63,9 @@ def _config(words: argparse.Namespace) -> RunConfig:
     codec_of(words.codec)
     goal = words.devices if words.goal is None else words.goal
     if not 1 <= goal <= words.devices:
-        raise ConfigError(f"{goal} of {words.devices} devices", where="goal", remedy="Give 1 to the number of devices")
-    fields = {"goal": goal, "minimum": goal, "rounds": words.rounds, "codec": words.codec}
-    try:
-        return msgspec.convert({**fields, "hyper": parse_settings(words.set)}, RunConfig)
-    except msgspec.ValidationError as error:
-        raise ConfigError(str(error), where="estimate") from error
+        what = f"{goal} of {words.devices} devices"
+        raise ConfigError(what, where="--goal", remedy="Give 1 to the number of devices")
+    fields: dict[str, Any] = {"goal": goal, "minimum": goal, "rounds": words.rounds, "codec": words.codec}
+    fields["hyper"] = parse_settings(words.set)
+    place = on_command_line("edgepfl estimate", {"hyper": "--set"})
+    return convert(fields, RunConfig, place, remedy="See edgepfl estimate --help")

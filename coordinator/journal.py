@@ -37,6 +37,8 @@ from coordinator.config import RunConfig
 from coordinator.events import Absent, Event, Present, Progressed
 from coordinator.quarantine import Conduct
 from coordinator.rounds import Round
+from coordinator.without import Without, without_of
+from edgepfl.bus import Traffic
 from edgepfl.errors import RunError, StoreError
 from edgepfl.wire import Report, Sha256
 
@@ -121,12 +123,27 @@ class Result(msgspec.Struct, frozen=True):
         return self.round - self.staleness
 
 
-class RoundCost(msgspec.Struct, frozen=True):
-    """What a round cost the coordinator: bytes on its socket, and seconds from opening to commit."""
+class RoundCost(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a round cost the coordinator.
+
+    Attributes:
+        bytes_in: on its socket, from opening to commit.
+        bytes_out: likewise.
+        seconds: likewise.
+        abandoned: attempts at the round before this one, which came to nothing.
+        without: see :class:`Without`.
+    """
 
     bytes_in: int
     bytes_out: int
     seconds: float
+    abandoned: int = 0
+    without: Without = Without()
+
+
+def cost_of(r: Round, spent: Traffic, seconds: float) -> RoundCost:
+    """What a round cost that is about to be committed, from what crossed the socket meanwhile."""
+    return RoundCost(spent.bytes_in, spent.bytes_out, seconds, r.attempt, without_of(r))
 
 
 class Journal:

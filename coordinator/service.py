@@ -12,7 +12,7 @@ import math
 import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -71,6 +71,9 @@ class Coordinator:
         shared: a store with a copy of every blob, from which lost ones come back; None: the directory alone.
         transfer: how blobs are transferred.
         clock: seconds that never go back.
+        worker: does arithmetic, one thing after the other; None: a thread of its own.
+        draw: so many random bits, as a number.
+        tick: seconds between looks at leases and deadlines; 0: the usual.
 
     Raises:
         StoreError: another coordinator uses the directory, or it cannot be used at all.
@@ -88,6 +91,9 @@ class Coordinator:
         shared: Depot | None = None,
         transfer: TransferTable = TransferTable(),  # noqa: B008  it is frozen
         clock: Callable[[], float] = time.monotonic,
+        worker: Executor | None = None,
+        draw: Callable[[int], int] = secrets.randbits,
+        tick: float = 0.0,
     ) -> None:
         self._topics = Topics(fleet)
         self._bus = bus
@@ -101,7 +107,8 @@ class Coordinator:
         self._refused = Refusals()
         self._names: identity.Names = {}
         self._connected = False
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix="reduction")
+        self._worker = worker or ThreadPoolExecutor(1, thread_name_prefix="reduction")
+        self._draw, self._every = draw, tick
         self._changed = asyncio.Event()
         self._broken: asyncio.Future[None] | None = None
         self._pumping: asyncio.TimerHandle | None = None
@@ -126,6 +133,7 @@ class Coordinator:
             spawn=self._spawn,
             changed=self._tell,
             hubs=hubs,
+            draw=draw,
         )
 
     @property
@@ -150,12 +158,12 @@ class Coordinator:
         algorithm = updater.algorithm_of(opened.plan, config.hyper)
         first = self.vault.save(algorithm, 0, updater.first_state(algorithm, opened.plan, opened.model)).checkpoint
         digest = self.vault.offered.put(bundle).sha256
-        row = RunRow(f"{config.name}-{secrets.token_hex(4)}", config, digest, Status.RUNNING, "")
+        row = RunRow(f"{config.name}-{self._draw(32):08x}", config, digest, Status.RUNNING, "")
         run = ActiveRun(row, first, self._desk)
         self.journal.create(row, first)
         self._run = run
         if config.conditions is not None:
-            self._send(ToAll(RollCall.KIND), roll_call(config.conditions))
+            self._call_roll(ToAll(RollCall.KIND))
         with self._or_break():
             run.resume()
         return row.id
@@ -298,7 +306,7 @@ class Coordinator:
 
     async def _tick(self) -> None:
         while True:
-            await asyncio.sleep(TICK)
+            await asyncio.sleep(self._every or TICK)
             self._look()
 
     def _look(self) -> None:
@@ -309,7 +317,7 @@ class Coordinator:
             self._run.tick()
         self._aggregators.look()
         for device in self._refused.back(self._clock()):
-            self._send(ToDevice(device, RollCall.KIND), roll_call(self._asked))
+            self._call_roll(ToDevice(device, RollCall.KIND))
         self._pump()
         self._tidy()
 
@@ -341,7 +349,7 @@ class Coordinator:
         if self._run is not None:
             self._run.reconnected()
         self._aggregators.repeat()
-        self._send(ToAll(RollCall.KIND), roll_call(self._asked))
+        self._call_roll(ToAll(RollCall.KIND))
         self._uploads.ask_again(self._clock())
         self._pump()
 
@@ -410,7 +418,7 @@ class Coordinator:
         if why := silenced(hello, self._desk.hubs):
             log.warning("%s takes no part: %s", hello.device, why)
         if must_ask:
-            self._send(ToDevice(hello.device, RollCall.KIND), roll_call(self._asked))
+            self._call_roll(ToDevice(hello.device, RollCall.KIND))
         if self._run is not None:
             self._run.hello(hello.device)
         self._tell()
@@ -486,7 +494,11 @@ class Coordinator:
         """Take silent devices for absent; those that are only slow answer."""
         self._fleet = doubt(self._fleet, devices, self._clock())
         for device in devices:
-            self._send(ToDevice(device, RollCall.KIND), roll_call(self._asked))
+            self._call_roll(ToDevice(device, RollCall.KIND))
+
+    def _call_roll(self, address: Address) -> None:
+        """Ask for a Hello, and say what the active run asks."""
+        self._send(address, roll_call(self._asked, self._draw))
 
     def _forget(self) -> frozenset[str]:
         return self._uploads.keep(lambda report: self._run is not None and self._run.expects(report))

@@ -39,6 +39,7 @@ class RunStatus(msgspec.Struct, frozen=True):
         buffer: of a buffered run, see :mod:`coordinator.lateness`.
         refused: messages that could not be used, by reason, since the coordinator's start.
         unmet: the devices that are here and cannot take part just now, and why.
+        attempt: of the open round, 0 for the first.
     """
 
     run: str
@@ -58,6 +59,7 @@ class RunStatus(msgspec.Struct, frozen=True):
     buffer: BufferStatus | None = None
     refused: dict[str, int] = {}
     unmet: dict[str, str] = {}
+    attempt: int = 0
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ def status_of(row: RunRow, checkpoint: Checkpoint, sums: Totals, fleet: Fleet, o
         rounds=row.config.rounds,
         phase=open_round.phase.value if open_round is not None else "",
         waiting=rounds.waiting(open_round) if open_round is not None else "",
+        attempt=open_round.attempt if open_round is not None else 0,
         here=tuple(sorted(name for name, known in fleet.devices.items() if known.present)),
         metrics=dict(sums.metrics),
         state_sha256=checkpoint.state,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from coordinator import (
     asynchronous,
@@ -36,6 +36,8 @@ from edgepfl.plan import Plan
 from edgepfl.seeds import derive
 from edgepfl.wire import BlobRef, Report, Task
 
+_ROUNDS = 16  # whose draws are remembered
+
 
 @dataclass(frozen=True)
 class Terms:
@@ -62,6 +64,7 @@ class Terms:
     rule: robust.Rule | robust.Clip | None
     server: Server | None
     hubs: Hubs
+    _drawn: dict[int, tuple[Algorithm, int]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def of(cls, run: str, config: RunConfig, bundle: Bundle, offered: BlobRef, hubs: Hubs) -> Terms:
@@ -152,14 +155,25 @@ class Terms:
 
     def of_round(self, number: int) -> Algorithm:
         """The algorithm with the runtime hyperparameters of a round."""
-        number = max(number, 1)  # before the first round nothing is open
-        return updater.of_round(
-            self.algorithm, self.plan, number=number, seed=self.config.seed, decay=self.config.decay
-        )
+        return self._of(number)[0]
 
     def steps_of(self, number: int) -> int:
         """Minibatch steps of a round; 0 where it trains nothing."""
-        return tasks.steps_of(self.config, self.of_round(number), number)
+        return self._of(number)[1]
+
+    def _of(self, number: int) -> tuple[Algorithm, int]:
+        """Algorithm and steps of a round: each report asks for them, and to draw them takes two generators."""
+        number = max(number, 1)  # before the first round nothing is open
+        found = self._drawn.get(number)
+        if found is None:
+            algorithm = updater.of_round(
+                self.algorithm, self.plan, number=number, seed=self.config.seed, decay=self.config.decay
+            )
+            found = algorithm, tasks.steps_of(self.config, algorithm, number)
+            if len(self._drawn) >= _ROUNDS:
+                self._drawn.clear()
+            self._drawn[number] = found
+        return found
 
     def task(
         self, number: int, attempt: int, devices: tuple[str, ...], download: BlobRef, accepted: Mapping[str, int]

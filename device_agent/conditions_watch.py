@@ -80,6 +80,7 @@ class Watch:
         self._uptime = uptime
         self.every = every
         self._next = 0.0
+        self._took: tuple[Uptime | None] | None = None  # when it last took part, if the store was asked already
 
     def look(self, policy: Conditions | None, at: float) -> Readings:
         """The readings; ``policy`` is what they are needed for, and without one nothing is read."""
@@ -95,9 +96,12 @@ class Watch:
 
     def took_part(self) -> Mapping[str, int]:
         """That it takes part now, as facts for the store to keep beside the result."""
-        now = self._uptime()
+        now, self._took = self._uptime(), None  # the store will have it, or will not
         return {_BOOT: now.boot, _AT: int(1000 * now.seconds)}
 
     def _rested(self) -> float | None:
-        boot, at = self._store.fact(_BOOT), self._store.fact(_AT)
-        return None if boot is None or at is None else self._uptime().since(Uptime(boot, at / 1000))
+        if self._took is None:
+            boot, at = self._store.fact(_BOOT), self._store.fact(_AT)
+            self._took = (None if boot is None or at is None else Uptime(boot, at / 1000),)
+        (before,) = self._took
+        return None if before is None else self._uptime().since(before)

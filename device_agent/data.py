@@ -60,6 +60,10 @@ class Examples:
         """How many examples there are to train on."""
         return len(self.train_y)
 
+    def of_round(self, round_: int) -> Examples:  # noqa: ARG002  data that change with the round override this
+        """What the device trains and is tested on in a round of a run; always as many examples."""
+        return self
+
     def fit(self, plan: Plan) -> Examples:
         """These examples in the shapes and dtypes of the plan's minibatches.
 

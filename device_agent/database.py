@@ -14,6 +14,10 @@ from edgepfl.bus.lock import ProcessLock
 from edgepfl.errors import StoreError
 
 _OWNER_ONLY = 0o600
+LOG_PAGES = 1000
+"""Pages of 4 KiB in the log before they go into the file, as SQLite has it."""
+_STATEMENTS = 24  # that stay compiled; a round needs 15, and each takes some KiB
+_MOST_PAGES = (1 << 32) - 2  # what SQLite has as no limit
 _REMEDIES = {
     "SQLITE_FULL": "The disk is full: free some space; nothing was changed",
     "SQLITE_BUSY": "Close the other program that has it open",
@@ -33,12 +37,15 @@ class Database:
         path: the file; made if missing, readable by its owner only.
         application: a number in the file's header that tells our files from others.
         migrations: for each version of the schema, the statements that lead to it from the one before.
+        log_pages: pages in the log before they go into the file: many spare the disk, few spare its room.
 
     Raises:
         StoreError: another process has it, it is damaged, not ours or of a newer version.
     """
 
-    def __init__(self, path: Path, application: int, migrations: Sequence[Sequence[str]]) -> None:
+    def __init__(
+        self, path: Path, application: int, migrations: Sequence[Sequence[str]], log_pages: int = LOG_PAGES
+    ) -> None:
         self._path = path
         self._mutex = Lock()
         self._lock: ProcessLock | None = None
@@ -49,8 +56,10 @@ class Database:
                 self._lock = ProcessLock(path.with_name(f"{path.name}.lock"), subject=path, holder="agent")
                 os.close(os.open(path, os.O_RDWR | os.O_CREAT, _OWNER_ONLY))
                 sync(path.parent)
-                self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-                _prepare(self._connection, path)
+                self._connection = sqlite3.connect(
+                    path, isolation_level=None, check_same_thread=False, cached_statements=_STATEMENTS
+                )
+                _prepare(self._connection, path, log_pages)
             self._migrate(application, migrations)
         except BaseException:
             self.close()
@@ -82,6 +91,34 @@ class Database:
                     self._connection.execute("ROLLBACK")
                 if overwriting:
                     self._connection.execute("PRAGMA secure_delete = FAST")
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """All that is read inside is of one state: no thread changes anything meanwhile, and no process but ours may.
+
+        It costs no lock of the file and no write, as a transaction does.
+
+        Raises:
+            StoreError: SQLite failed.
+        """
+        with self._mutex, _explained(self._path):
+            if self._connection is None:
+                raise StoreError("it is closed", where=str(self._path))
+            yield self._connection
+
+    def limit(self, size: int) -> None:
+        """Let the file have no more than so many bytes, its log left out; 0 for no limit.
+
+        What is in it already stays.  A change for which there is no room fails as on a full disk.
+
+        Raises:
+            StoreError: it is closed.
+        """
+        with self._mutex, _explained(self._path):
+            if self._connection is None:
+                raise StoreError("it is closed", where=str(self._path))
+            pages = max(1, size // _pragma(self._connection, "page_size")) if size else _MOST_PAGES
+            self._connection.execute(f"PRAGMA max_page_count = {pages}")
 
     def close(self) -> None:
         """Let go of the file; once more does nothing."""
@@ -115,14 +152,17 @@ class Database:
                 connection.execute(f"PRAGMA user_version = {newest}")
 
 
-def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+def _prepare(connection: sqlite3.Connection, path: Path, log_pages: int) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     # What is deleted is overwritten where that costs nothing.  To overwrite all of it would double what each round
     # writes, and wear the card, for the sake of a state that the next round's replaces anyway.
     connection.execute("PRAGMA secure_delete = FAST")
+    connection.execute("PRAGMA cache_size = -64")  # KiB: what is read was mostly just written, and lies in the log
+    connection.execute(f"PRAGMA wal_autocheckpoint = {log_pages}")
     connection.execute("PRAGMA journal_size_limit = 4194304")  # bytes
     [verdict] = connection.execute("PRAGMA quick_check(1)").fetchone()
+    connection.execute("PRAGMA shrink_memory")  # what the check has read
     if verdict != "ok":
         raise StoreError(f"damaged ({verdict})", where=str(path), remedy=_REMEDIES["SQLITE_CORRUPT"])
 

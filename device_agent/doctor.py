@@ -17,7 +17,6 @@ from math import inf, isfinite
 from operator import itemgetter
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
 from device_agent.conditions_report import checkup
@@ -29,6 +28,7 @@ from edgepfl.bundle import Bundle, Golden, golden_vectors, unpack
 from edgepfl.bus.conditions import add_options
 from edgepfl.errors import BundleError, ConfigError, GraphFailed
 from edgepfl.plan import Entry, Graph
+from edgepfl.validation import convert, on_command_line
 
 REPEATS = 10
 """Calls of each graph: a fault may come only with a later one."""
@@ -200,10 +200,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _settings(words: argparse.Namespace) -> RuntimeSettings:
     given = {"kind": words.runtime, "threads": words.threads, "library": words.library}
-    try:
-        return msgspec.convert(given, RuntimeSettings)
-    except msgspec.ValidationError as error:
-        raise ConfigError(str(error), where="the command's options") from error
+    place = on_command_line("edgepfl doctor", {"kind": "--runtime"})
+    return convert(given, RuntimeSettings, place, remedy="See edgepfl doctor --help")
 
 
 def _plain(finding: Finding) -> dict[str, object]:

@@ -129,6 +129,12 @@ class Jobs:
         self._awaited.add(task)
         return True
 
+    def abandon(self) -> None:
+        """Let all end at the next step's boundary, with nothing kept of any."""
+        self._current = None
+        for job in self._jobs.values():
+            job.stop.set()
+
     async def close(self) -> None:
         """Let all end at the next step's boundary, the current one with a checkpoint, and wait until they have."""
         current, self._current = self._current, None  # what is finished from now on is not kept: it will be done again
@@ -182,7 +188,7 @@ class Jobs:
         task, fetched = job.task, self._place.fetched
         return Materials(
             device=self._speaker.device,
-            examples=self._examples,
+            examples=self._examples.of_round(task.round),
             bundle=lambda: fetched.read(task.bundle.sha256),
             download=lambda: fetched.read(task.download.sha256),
             keep=self._place.store.keep(task.run).data,

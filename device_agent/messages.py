@@ -32,6 +32,11 @@ def new_incarnation() -> int:
     return 1 << (_INCARNATION - 1) | secrets.randbits(_INCARNATION - 1)
 
 
+def installed_mib() -> int:
+    """MiB of this machine's memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // _MIB
+
+
 @dataclass(frozen=True)
 class Speaker:
     """One start of one device's agent.
@@ -43,6 +48,7 @@ class Speaker:
         examples: how many it trains on.
         identity: of its storage.
         incarnation: of its process.
+        memory_mib: of the machine.
     """
 
     device: str
@@ -51,6 +57,7 @@ class Speaker:
     examples: int
     identity: int
     incarnation: int
+    memory_mib: int
 
     def hello(self, pending: TaskId | None, outlook: Outlook, chunk: int = CHUNK) -> Hello:
         """That it is here, whether a report waits, and what it does not meet of the active run's conditions."""
@@ -59,7 +66,7 @@ class Speaker:
             session=self.number,
             runtimes=(self.runtime,),
             examples=self.examples,
-            memory_mib=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // _MIB,
+            memory_mib=self.memory_mib,
             agent=edgepfl.__version__,
             pending=(pending.run, pending.round) if pending else ("", -1),
             chunk=UNSET if chunk == CHUNK else chunk,

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from device_agent.checkpoint import FILE, CheckpointFile
+from device_agent.database import LOG_PAGES
 from device_agent.messages import inline
 from device_agent.session import Standing
 from device_agent.store import Outgoing, Store
@@ -59,23 +60,36 @@ class Place:
     checkpoint: CheckpointFile | None = None
 
     @classmethod
-    def open(cls, state: Path, room: Room = Room()) -> Place:  # noqa: B008  it is frozen
+    def open(cls, state: Path, room: Room = Room(), log_pages: int = LOG_PAGES) -> Place:  # noqa: B008  it is frozen
         """The storage under a device's state directory, which is made if it is missing.
 
         Args:
             state: the directory.
             room: how much of the disk all blobs together may use.
+            log_pages: see :class:`~device_agent.database.Database`.
 
         Raises:
             StoreError: another agent uses it, or it cannot be used at all.
         """
         fetched, offered = state / "fetched", state / "offered"
         return cls(
-            Store(state / "store.db"),
+            Store(state / "store.db", log_pages),
             BlobStore(fetched, replace(room, beside=(offered,))),
             BlobStore(offered, replace(room, beside=(fetched,))),
             CheckpointFile(state / FILE),
         )
+
+    def limit(self, size: int) -> None:
+        """Let all blobs together, and the database, have no more than so many bytes each; 0 for no limit.
+
+        What is there stays; what does not fit fails as on a full disk.
+
+        Raises:
+            StoreError: the store is closed.
+        """
+        self.fetched.limit(Room(size, beside=(self.offered.directory,)))
+        self.offered.limit(Room(size, beside=(self.fetched.directory,)))
+        self.store.limit(size)
 
     def standings(self) -> dict[str, Standing]:
         """What is held of each run, each upload that a report promises looked at; other uploads are deleted.
@@ -85,7 +99,7 @@ class Place:
         """
         self.forget_offers()
         lost = set()
-        for waiting, report in self._reports():
+        for waiting, report in _decoded(self.store.outbox()):
             if report.upload is not None and not report.upload.inline:
                 try:
                     self.offered.read(report.upload.sha256)
@@ -119,7 +133,7 @@ class Place:
             TransferError: the upload cannot be offered.
         """
         data = product.upload
-        riding = data is not None and len(data) <= wire.INLINE_LIMIT
+        riding = data is not None and len(data) <= wire.RIDING_LIMIT
         encoded = wire.encode(report(inline(data) if data is not None and riding else None))
         if data is not None and (not riding or len(encoded) + _MARGIN > most):
             encoded = wire.encode(report(self.durably(lambda: offer(data))))
@@ -172,13 +186,13 @@ class Place:
 
     def forget_offers(self) -> None:
         """Keep the blobs of the reports that wait, and no others."""
-        waiting = self._reports()
-        if len(waiting) < len(self.store.outbox()):  # some were written by another version of this agent
+        if not self.offered.occupied:
+            return
+        outbox = self.store.outbox()
+        waiting = list(_decoded(outbox))
+        if len(waiting) < len(outbox):  # some were written by another version of this agent
             return
         self.offered.keep_only({report.upload.sha256 for _, report in waiting if report.upload is not None})
-
-    def _reports(self) -> list[tuple[Outgoing, Report]]:
-        return list(_decoded(self.store.outbox()))
 
 
 def _decoded(outbox: list[Outgoing]) -> Iterator[tuple[Outgoing, Report]]:

@@ -15,13 +15,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor
+from typing import Literal
 
 from device_agent import session
+from device_agent.alarm import Alarm
 from device_agent.conditions_outlook import Outlook
-from device_agent.conditions_watch import EVERY, Watch
+from device_agent.conditions_watch import EVERY, Uptime, Watch
 from device_agent.data import Examples
+from device_agent.hearing import Decode
 from device_agent.jobs import Jobs
-from device_agent.messages import REMEDY, Speaker, new_incarnation
+from device_agent.listening import Listener, nobody
+from device_agent.messages import REMEDY, Speaker, installed_mib, new_incarnation
 from device_agent.place import Place
 from device_agent.session import Effect, Session, TaskId, task_id
 from device_agent.transfers import Transfers
@@ -33,7 +37,7 @@ from edgepfl.bus.transfer import Transfer
 from edgepfl.eligibility import Readings
 from edgepfl.errors import BusError, EdgepflError, IdentityError, StoreError, TransferError, WireError
 from edgepfl.topics import Chunk, FromDevice, ToAll, ToDevice, Topics
-from edgepfl.wire import BlobRef, Cancel, Commit, Gone, Need, Refused, Report, RollCall, Task
+from edgepfl.wire import BlobRef, Cancel, Commit, Gone, Need, Progress, Refused, Report, RollCall, Task
 
 __all__ = ["AgentService", "Place", "will"]
 
@@ -64,11 +68,16 @@ class AgentService:
         workshop: does tasks.
         pool: threads for tasks.
         sensors: say how the device is, at once; None: it has none.
-        sense_every: seconds between two looks at them, while a run has conditions.
+        sense_every: seconds between two looks at them, while a run has conditions; see also :meth:`sense`.
+        hold: seconds for which a change must last before the next one for the better counts; 0: two looks.
         transfer: how blobs are transferred.
         checkpoint_seconds: of training between two checkpoints; 0 for none.
         incarnation: a number of this service that no other one has; 0: it draws one.
         clock: seconds that never go back.
+        uptime: this moment, as it survives the process.
+        memory_mib: of the machine; 0: it is looked up.
+        listener: hears what the session machine is fed and gives.
+        decode: reads messages.
 
     Raises:
         StoreError: the storage cannot be used, or is another device's.
@@ -87,14 +96,27 @@ class AgentService:
         pool: Executor,
         sensors: Callable[[], Readings] | None = None,
         sense_every: float = EVERY,
+        hold: float = 0.0,
         transfer: Transfer = Transfer(),  # noqa: B008  it is frozen
         checkpoint_seconds: float = 0.0,
         incarnation: int = 0,
         clock: Callable[[], float] = time.monotonic,
+        uptime: Callable[[], Uptime] = Uptime.now,
+        memory_mib: int = 0,
+        listener: Listener = nobody,
+        decode: Decode = wire.decode,
     ) -> None:
         self._topics = Topics(fleet)
+        self._listener = listener
+        self._decode = decode
         self._speaker = Speaker(
-            device, number, workshop.runtime, examples.count, place.store.identity(), incarnation or new_incarnation()
+            device,
+            number,
+            workshop.runtime,
+            examples.count,
+            place.store.identity(),
+            incarnation or new_incarnation(),
+            memory_mib or installed_mib(),
         )
         self._bus = bus
         self._place = place
@@ -106,7 +128,7 @@ class AgentService:
         self._refusals = Refusals()
         self._unsendable: set[str] = set()  # what of ours is too long for the broker, once it was told
         self._pay_at = 0.0
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarm = Alarm(clock, self._wake)
         self._broken: asyncio.Future[None]
         place.store.claim(device)
         self._transfers = Transfers(
@@ -120,7 +142,7 @@ class AgentService:
             clock=clock,
         )
         runs = place.standings()
-        self._watch = Watch(sensors, place.store, examples.count, every=sense_every)
+        self._watch = Watch(sensors, place.store, examples.count, every=sense_every, uptime=uptime)
         self._jobs = Jobs(
             self._speaker,
             place,
@@ -136,7 +158,7 @@ class AgentService:
             send=self._send,
             fail=self._break,
         )
-        self._state = Session(device, runs, outlook=Outlook(hold=2 * sense_every))
+        self._state = Session(device, runs, outlook=Outlook(hold=hold or 2 * sense_every))
 
     @property
     def state(self) -> Session:
@@ -174,14 +196,22 @@ class AgentService:
             await asyncio.wait({receiving})
             await self._close()
 
+    def sense(self) -> None:
+        """Look at the sensors now, for something has changed: some systems tell."""
+        now, policy = self._clock(), self._state.outlook.policy
+        self._feed(session.Sensed(self._watch.look(policy, now), now))
+
+    def abandon(self) -> None:
+        """Let all work end with nothing kept of it, as a power cut does; :meth:`run` is to be cancelled next."""
+        self._jobs.abandon()
+
     async def _receive(self) -> None:
         await self._bus.start()
         while True:
             self._take(await self._bus.receive())
 
     async def _close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._alarm.set(None)
         await self._jobs.close()
         self._send(self._speaker.gone())
         await self._bus.stop()
@@ -205,6 +235,7 @@ class AgentService:
             case Disconnected(reason):
                 self._connected = False
                 log.info("%s: disconnected (%s)", self._state.device, reason)
+                self._listener(event, ())
             case Arrived(topic, payload):
                 self._arrived(topic, payload)
 
@@ -214,7 +245,7 @@ class AgentService:
                 case Chunk(sha16, index, ""):
                     self._chunk(sha16, index, payload)
                 case ToAll() | ToDevice():
-                    self._message(wire.decode(payload, where=topic))
+                    self._message(self._decode(payload, where=topic))
                 case _:
                     raise WireError("nothing to do with this topic", where=topic, reason="topic")  # noqa: TRY301  counted
         except (WireError, TransferError) as error:
@@ -270,7 +301,9 @@ class AgentService:
         self._feeding = True
         try:
             while self._events:
-                self._state, effects = session.advance(self._state, self._events.popleft())
+                event = self._events.popleft()
+                self._state, effects = session.advance(self._state, event)
+                self._listener(event, effects)
                 for effect in effects:
                     self._carry_out(effect)
         finally:
@@ -415,15 +448,9 @@ class AgentService:
             times.append(due)
         if self._owed and self._connected:
             times.append(self._pay_at)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if times:
-            wait = max(0.0, min(times) - self._clock())
-            self._timer = asyncio.get_running_loop().call_later(wait, self._wake)
+        self._alarm.set(min(times, default=None))
 
     def _wake(self) -> None:
-        self._timer = None
         try:
             self._sense()
             self._feed(session.Ticked(self._clock()))
@@ -435,18 +462,19 @@ class AgentService:
 
     def _sense(self) -> None:
         """Look at the sensors, if it is time."""
-        now, policy = self._clock(), self._state.outlook.policy
-        if any(now >= due for due in self._watch.due(policy)):
-            self._feed(session.Sensed(self._watch.look(policy, now), now))
+        if any(self._clock() >= due for due in self._watch.due(self._state.outlook.policy)):
+            self.sense()
 
     def _send(self, message: wire.Message) -> bool:
         topic = self._topics.build(FromDevice(self._state.device, message.KIND))
-        return self._publish(topic, wire.encode(message), f"a {message.KIND}")
+        # A sign of life is repeated anyway, and must not wait behind a slow download for acknowledgements.
+        qos: Literal[0, 1] = 0 if isinstance(message, Progress) else 1
+        return self._publish(topic, wire.encode(message), f"a {message.KIND}", qos)
 
-    def _publish(self, topic: str, payload: bytes, what: str) -> bool:
+    def _publish(self, topic: str, payload: bytes, what: str, qos: Literal[0, 1] = 1) -> bool:
         """Whether a message need not be tried again: it is sent, or is longer than the broker takes."""
         try:
-            return self._bus.publish(topic, payload)
+            return self._bus.publish(topic, payload, qos=qos)
         except BusError as error:  # a device that ended with it would end so at each start
             if what not in self._unsendable:
                 self._unsendable.add(what)

@@ -46,12 +46,12 @@ def load(settings: DataSettings) -> Examples:
     source, options = settings.source, settings.options
     match Path(source).suffix:
         case ".npz":
-            return _examples(_call(partial(_from_npz, Path(source)), source, options), source)
+            return examples_of(_call(partial(_from_npz, Path(source)), source, options), source)
         case ".csv":
-            return _examples(_call(partial(_from_csv, Path(source)), source, options), source)
+            return examples_of(_call(partial(_from_csv, Path(source)), source, options), source)
         case _:
             with _also_from(settings.folder):
-                return _examples(_call(_plug_in(source), source, options), source)
+                return examples_of(_call(_plug_in(source), source, options), source)
 
 
 def _call(function: Callable[..., object], source: str, options: Mapping[str, Any]) -> object:
@@ -95,7 +95,12 @@ def _also_from(folder: str) -> Iterator[None]:
         sys.path.remove(folder)
 
 
-def _examples(result: object, source: str) -> Examples:
+def examples_of(result: object, source: str) -> Examples:
+    """What a plug-in returned, as examples.
+
+    Raises:
+        DataError: it is none of what one may return, or its arrays are unusable.
+    """
     match result:
         case Examples():
             return result

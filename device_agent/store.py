@@ -29,10 +29,11 @@ Training always starts from the settled state, so a round that is done again giv
 
 What is durable when
 ====================
-Each method is one transaction, and COMMIT returns when the write-ahead log is on the disk (``synchronous = FULL``): a
-power cut leaves the state before a method or after it, and no other.  KEEP slots lie in a table of their own, which the
-settled and the pending row point to, so settling moves a number: a round writes its KEEP slots once into the log and
-once into the file.  What lies beside the database, and in which order it is written, says :mod:`device_agent.place`.
+Each method that changes something is one transaction, and COMMIT returns when the write-ahead log is on the disk
+(``synchronous = FULL``): a power cut leaves the state before a method or after it, and no other.  KEEP slots lie in a
+table of their own, which the settled and the pending row point to, so settling moves a number: a round writes its KEEP
+slots once into the log and once into the file.  What lies beside the database, and in which order it is written, says
+:mod:`device_agent.place`.
 
 =================================== ========================================================================
 a power cut                         leaves
@@ -52,7 +53,7 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import NamedTuple, Self
 
-from device_agent.database import Database
+from device_agent.database import LOG_PAGES, Database
 from edgepfl.errors import StoreError
 from edgepfl.seeds import derive
 
@@ -129,22 +130,27 @@ class Settlement(NamedTuple):
 class Store:
     """An SQLite file.  One process at a time may have it; its threads may share it.
 
-    Every method is one transaction: done for good when it returns, or not at all.
+    Every method is one transaction, or reads one state: a change is done for good when it returns, or not at all.
 
     Args:
         path: the file; it and its directory are made if missing, readable by their owner only.
+        log_pages: see :class:`~device_agent.database.Database`.
 
     Raises:
         StoreError: every method, when the file cannot be used.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, log_pages: int = LOG_PAGES) -> None:
         self._path = path
-        self._database = Database(path, _APPLICATION, _MIGRATIONS)
+        self._database = Database(path, _APPLICATION, _MIGRATIONS, log_pages)
+
+    def limit(self, size: int) -> None:
+        """Let the file have no more than so many bytes, see :meth:`Database.limit`; 0 for no limit."""
+        self._database.limit(size)
 
     def keep(self, run: str) -> Kept:
         """The settled KEEP slots of a run."""
-        with self._database.transaction() as database:
+        with self._database.reading() as database:
             row = database.execute(
                 "SELECT round, keep FROM settled JOIN slots ON id = slots WHERE run = ?", (run,)
             ).fetchone()
@@ -177,24 +183,26 @@ class Store:
                     where=f"{self._path}, run {run}",
                     remedy="If the coordinator was set back to an older state, start a run with a new name",
                 )
-            _drop(database, run)
+            if pending is not None:
+                _drop(database, run)
             slots = database.execute("INSERT INTO slots (keep) VALUES (?)", (keep,)).lastrowid
             database.execute(
                 "INSERT INTO pending VALUES (?, ?, ?, ?, ?, ?)", (run, round_, attempt, slots, report, upload)
             )
             if serving is not None:
                 _serve(database, run, round_, serving)
-            database.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", facts.items())
+            if facts:
+                database.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", facts.items())
 
     def outbox(self) -> list[Outgoing]:
         """Every report whose acceptance is not known, by run."""
-        with self._database.transaction() as database:
+        with self._database.reading() as database:
             rows = database.execute("SELECT run, round, attempt, report, upload FROM pending ORDER BY run").fetchall()
         return [Outgoing(*row) for row in rows]
 
     def standings(self) -> dict[str, tuple[int, tuple[int, int] | None]]:
         """Of each run that anything is stored of: the settled round (-1: none), and round and attempt of what waits."""
-        with self._database.transaction() as database:
+        with self._database.reading() as database:
             settled = dict(database.execute("SELECT run, round FROM settled"))
             rows = database.execute("SELECT run, round, attempt FROM pending")
             pending = {run: (round_, attempt) for run, round_, attempt in rows}
@@ -209,6 +217,10 @@ class Store:
             open_round: the task's round.
             open_attempt: the task's attempt.
         """
+        with self._database.reading() as database:
+            settled = _settled(database, run)
+            if _pending(database, run) is None:  # nothing can change: no need to wait for the disk
+                return Settlement(settled, None, behind=settled < accepted_round)
         with self._database.transaction() as database:
             settled, pending = _settled(database, run), _pending(database, run)
             if pending is not None and accepted_round >= settled:
@@ -257,7 +269,7 @@ class Store:
 
     def fact(self, name: str) -> int | None:
         """What was last noted of the device under a name, if anything was."""
-        with self._database.transaction() as database:
+        with self._database.reading() as database:
             row: tuple[int] | None = database.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
         return None if row is None else row[0]
 
@@ -268,7 +280,7 @@ class Store:
 
     def identity(self) -> int:
         """A number below 2^40, drawn once when the store was made: a new card is another incarnation of the device."""
-        with self._database.transaction() as database:
+        with self._database.reading() as database:
             return _fact(database, "identity")
 
     def next_session(self) -> int:

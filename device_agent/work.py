@@ -127,6 +127,7 @@ class Workshop:
         version: of what runs them, of which no checkpoint is used by another one; "": the runtime's name stands for it.
         most: bundles to hold open.
         tidy: called after each task, in its thread.
+        clock: seconds that never go back, by which work is timed.
     """
 
     def __init__(
@@ -137,9 +138,11 @@ class Workshop:
         version: str = "",
         most: int = 4,
         tidy: Callable[[], None] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._runner = runner
         self._tidy = tidy
+        self._clock = clock
         self.runtime = runtime
         self._version = version or runtime
         self._most = most
@@ -159,28 +162,28 @@ class Workshop:
             EdgepflError: whatever stands in the way, with its reason.
             Stopped: ``on_step`` raised it.
         """
-        started = time.perf_counter()
+        started = self._clock()
         on_step(0)  # it may have waited long for its thread
         interpreter = self._interpreter(task.bundle.sha256, materials.bundle)
         examples = materials.examples.fit(interpreter.plan)
         coding = Coding(task.codec, interpreter.plan)
         start, residual = _start(task, materials, interpreter.plan, coding)
-        loaded = time.perf_counter()
+        loaded = self._clock()
         before = self._before(task, materials, interpreter, start, examples, on_step)
-        began = time.perf_counter() - before.trained
+        began = self._clock() - before.trained
         result = interpreter.train(
             start,
             examples,
             task.steps,
             on_step,
-            lambda: _enough(task, began),
+            lambda: _enough(task, self._clock() - began),
             since=before.halfway,
-            between=_between(materials.saver, before, began),
+            between=_between(materials.saver, before, lambda: self._clock() - began),
         )
         seconds = {
             "load": loaded - started,
             "evaluate": before.evaluated,
-            "train": time.perf_counter() - began,
+            "train": self._clock() - began,
         }
         keep, upload = _outcome(task, materials, result, coding, residual)
         if self._tidy is not None:
@@ -221,10 +224,10 @@ class Workshop:
                 return Before(found.halfway, found.trained, found.evaluated, found.metrics, found.serving)
         if not task.evaluate:
             return Before()
-        began = time.perf_counter()
+        began = self._clock()
         evaluation = evaluate(interpreter, start, examples, task.tune_steps, lambda: on_step(0))
         serving = codec.encode({MODEL: evaluation.personal}) if task.final else None
-        return Before(None, 0.0, time.perf_counter() - began, evaluation.metrics, serving)
+        return Before(None, 0.0, self._clock() - began, evaluation.metrics, serving)
 
     def _interpreter(self, sha256: str, read: Callable[[], bytes]) -> Interpreter:
         with self._lock:
@@ -242,20 +245,21 @@ class Workshop:
             return self._open[sha256]
 
 
-def _enough(task: Task, since: float) -> bool:
+def _enough(task: Task, trained: float) -> bool:
     """Whether a training has taken as long as its task has patience."""
-    return task.patience > 0 and time.perf_counter() - since >= task.patience
+    return task.patience > 0 and trained >= task.patience
 
 
-def _between(saver: Saver | None, before: Before, began: float) -> Callable[[Callable[[], Halfway]], None] | None:
+def _between(
+    saver: Saver | None, before: Before, trained: Callable[[], float]
+) -> Callable[[Callable[[], Halfway]], None] | None:
     """What is done between two steps: now and then a checkpoint."""
     if saver is None:
         return None
 
     def between(halfway: Callable[[], Halfway]) -> None:
         if saver.due:
-            trained = time.perf_counter() - began
-            saver.save(Checkpoint(halfway(), trained, before.evaluated, before.metrics, before.serving))
+            saver.save(Checkpoint(halfway(), trained(), before.evaluated, before.metrics, before.serving))
         if saver.resting:
             raise Stopped("the task pauses", remedy="It goes on from its checkpoint when it comes again")
 

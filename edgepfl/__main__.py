@@ -21,6 +21,7 @@ SUMMARIES = {
     "build-runner": "build the library that runs ExecuTorch graphs without torch",
     "compare": "train with several algorithms on the same fleet and print one table",
     "coordinator": "run the coordinator service",
+    "data": "list the data sets, and show who has what of one, in numbers and pictures",
     "demo": "broker, coordinator and 20 agents on this machine, and a report",
     "doctor": "check on this device that a bundle's graphs compute what they should",
     "estimate": "tell how many bytes a run will move, before anyone trains",
@@ -29,10 +30,12 @@ SUMMARIES = {
     "hub": "run a hub: a coordinator to its devices and a device to its parent",
     "inspect": "tell what a bundle holds, and which operators run where",
     "model": "write the model that a device ended with to a file",
+    "profiles": "list the kinds of devices that can be emulated, with the source of each number",
     "recover": "train FPFC on devices of known clusters and tell how well it finds them",
     "reproduce": "run a published experiment and print its numbers next to the published ones",
     "run": "start, watch or stop a run of a coordinator",
     "soak": "train a large emulated fleet for half an hour among faults, and tell what leaks or is lost",
+    "traces": "tell who of an emulated fleet is online, charging and idle at which hour",
 }
 
 

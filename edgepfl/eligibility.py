@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterator
+from functools import lru_cache
 from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -47,7 +48,8 @@ Load: TypeAlias = Annotated[float, Meta(ge=0.01, le=1000)]
 Examples: TypeAlias = Annotated[int, Meta(ge=1, le=1 << 40)]
 Duration: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]  # seconds
 Window: TypeAlias = Annotated[  # from the first minute up to the second, perhaps over midnight
-    str, Meta(pattern=r"\A([01][0-9]|2[0-3]):[0-5][0-9]-([01][0-9]|2[0-3]):[0-5][0-9]\Z")
+    str,
+    Meta(pattern=r"\A([01][0-9]|2[0-3]):[0-5][0-9]-([01][0-9]|2[0-3]):[0-5][0-9]\Z", examples=["22:00-06:00"]),
 ]
 Link: TypeAlias = Literal["ethernet", "wifi", "cellular", "other"]
 
@@ -137,13 +139,16 @@ class Unmet(NamedTuple):
     why: str
 
 
+@lru_cache(maxsize=256)
 def digest(conditions: Conditions | None) -> str:
     """A name for a policy, 16 hexadecimal characters, the same for the same policy; empty for none.
 
     Only what is asked is in it, so that a version with more conditions gives the same names to the policies of today.
+    It is remembered: msgspec looks at a record's types anew at each call, for most of a millisecond.
     """
     if conditions is None:
         return ""
+    conditions = msgspec.convert(msgspec.to_builtins(conditions), Conditions)  # 60 and 60.0 are one limit
     given = {field.name: getattr(conditions, field.name) for field in msgspec.structs.fields(conditions)}
     usual = {field.name: field.default for field in msgspec.structs.fields(conditions)}
     fields = {name: value for name, value in given.items() if value != usual[name]}

@@ -5,20 +5,18 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 
-import msgspec
-
 from coordinator.config import RunConfig
 from edgepfl import algorithms
 from edgepfl.algorithms import Setting
-from edgepfl.errors import ConfigError
-from simulators.datasets import DATASETS
+from edgepfl.validation import convert, on_command_line
+from simulators.datasets.arguments import add_data
 
 LEARNING_RATE = 0.1
 
 
 def add_fleet(parser: argparse.ArgumentParser) -> None:
     """The options of a fleet and of what it is to do."""
-    parser.add_argument("--data", default="watch", help=f"one of {', '.join(DATASETS)} (default: watch)")
+    add_data(parser)
     parser.add_argument("--devices", type=int, default=20, help="agents, at least 2 (default: 20)")
     parser.add_argument("--rounds", type=int, default=60, help="training rounds (default: 60)")
     parser.add_argument("--steps", type=int, default=10, help="minibatch steps a round and device (default: 10)")
@@ -45,7 +43,5 @@ def convert_config(**fields: str | float) -> RunConfig:
     Raises:
         ConfigError: a value is impossible.
     """
-    try:
-        return msgspec.convert(fields, RunConfig)
-    except msgspec.ValidationError as error:
-        raise ConfigError(str(error), where="command line", remedy="See --help") from error
+    place = on_command_line("command line", {"goal": "--devices", "minimum": "--devices"})
+    return convert(fields, RunConfig, place, remedy="See --help")

@@ -17,7 +17,8 @@ from edgepfl.bundle import Bundle
 from edgepfl.errors import GraphFailed, RunError
 from simulators import alone, runs_file
 from simulators.arguments import add_fleet, convert_config, settings_for
-from simulators.datasets import FleetData, load
+from simulators.datasets import FleetData
+from simulators.datasets.arguments import data_of, described
 from simulators.experiment import accuracy_of, bundle_for, run_on, save, with_seed
 from simulators.fleet import AgentFleet
 from simulators.progress import RunProgress
@@ -37,14 +38,14 @@ Found = dict[str, list[Summary]]
 def main(arguments: list[str]) -> int:
     """Run the comparison."""
     words = _parser().parse_args(arguments)
-    data = load(words.data, devices=words.devices)
+    data = data_of(words, devices=words.devices, seed=0)
     names = algorithms.names() if words.algorithms == EVERY else [name.strip() for name in words.algorithms.split(",")]
     for name in names:
         algorithms.load(name)  # all are there before the first is exported
     given = algorithms.parse_settings(words.set)
-    setup = Setup(words.data, words.devices, words.rounds, words.steps, tuple(words.set))
+    setup = Setup(described(words), words.devices, words.rounds, words.steps, tuple(words.set))
     runs = runs_file.read(words.json, setup)
-    tuned = TUNED.get(words.data, {})
+    tuned = TUNED.get(data.name, {})
     every = dict.fromkeys(["fedavg", *names])
     bundles = {name: _bundle(name, {**tuned.get(name, {}), **given}, data) for name in every}
     with tempfile.TemporaryDirectory(prefix="edgepfl-compare-") as folder:

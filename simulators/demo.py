@@ -24,7 +24,8 @@ from edgepfl.algorithms import Setting
 from edgepfl.errors import ConfigError
 from simulators import alone, report
 from simulators.arguments import LEARNING_RATE, add_fleet, convert_config, settings_for
-from simulators.datasets import FleetData, load
+from simulators.datasets import FleetData
+from simulators.datasets.arguments import data_of
 from simulators.experiment import Kill, accuracy_of, bundle_for, run_on, save
 from simulators.progress import RunProgress
 from simulators.report import DemoResult, Point
@@ -101,7 +102,7 @@ def _demo(
 ) -> DemoResult:
     phases = Phases()
     with phases.phase("data"):
-        data = load(words.data, devices=words.devices, seed=words.seed)
+        data = data_of(words, devices=words.devices, seed=words.seed)
     with Stage(data.devices, folder, broker=words.broker, threads=os.cpu_count() or 1) as stage:
         with phases.phase("export"):
             bundle = bundle_for(words.algorithm, settings, data, words.seed)

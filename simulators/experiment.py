@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -63,7 +64,7 @@ def model_for(data: FleetData, seed: int, *, algorithm: Algorithm | None = None)
     if data.model == "cnn1d":
         channels, length = data.input_shape
         return zoo.cnn1d(channels=channels, length=length, classes=classes, batch=BATCH, seed=seed)
-    return zoo.mlp(inputs=data.input_shape[0], classes=classes, batch=BATCH, seed=seed)
+    return zoo.mlp(inputs=math.prod(data.input_shape), classes=classes, batch=BATCH, seed=seed)
 
 
 def bundle_for(name: str, settings: Mapping[str, Setting], data: FleetData, seed: int) -> Bundle:

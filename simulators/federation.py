@@ -150,11 +150,13 @@ class InProcess:
         """One device's round, which changes nothing here."""
         coins = generator(self.setting.seed, "coins", len(self.history) + 1)
         taken = self.tuned.local_steps(self.setting.steps, coins) if steps is None else steps
-        return self.interpreter.train(self.start(device), self.devices[device], taken)
+        start = self.start(device)
+        return self.interpreter.train(start, self.devices[device].of_round(start.round), taken)
 
     def evaluate(self, device: str) -> Evaluation:
         """How good a device's models are."""
-        return evaluate(self.interpreter, self.start(device), self.devices[device], self.setting.tune_steps)
+        start = self.start(device)
+        return evaluate(self.interpreter, start, self.devices[device].of_round(start.round), self.setting.tune_steps)
 
     def trajectory(self) -> Values:
         """Every tensor and metric of the training so far."""

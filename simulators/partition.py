@@ -25,7 +25,8 @@ LEAST = 4
 def dirichlet(labels: Labels, devices: int, *, alpha: float, seed: int) -> list[Indices]:
     """Each class is shared out by a draw from a symmetric Dirichlet distribution.
 
-    Hsu et al. 2019, "Measuring the effects of non-identical data distribution" (arXiv 1909.06335).
+    Yurochkin et al. 2019, "Bayesian nonparametric federated learning of neural networks" (arXiv 1905.12022), section 4;
+    Li et al. 2022 (arXiv 2102.02079).  What Hsu et al. 2019 do is ``mixes`` of :mod:`simulators.partition_choice`.
 
     Args:
         labels: (examples,), any integers.
@@ -43,10 +44,10 @@ def dirichlet(labels: Labels, devices: int, *, alpha: float, seed: int) -> list[
         raise ConfigError(f"alpha is {alpha}", where="Dirichlet partition", remedy="Give a number above 0")
     totals = _totals(labels, devices)
     rng = generator(seed, "partition", "dirichlet", devices)
-    counts = np.stack([_apportion(rng.dirichlet(np.full(devices, alpha)), int(total)) for total in totals], axis=1)
+    counts = np.stack([apportion(rng.dirichlet(np.full(devices, alpha)), int(total)) for total in totals], axis=1)
     _gather_crumbs(counts)
     _feed_the_empty(counts)
-    return _deal(labels, counts, rng)
+    return deal_out(labels, counts, rng)
 
 
 def by_classes(labels: Labels, devices: int, *, classes: int, seed: int) -> list[Indices]:
@@ -81,14 +82,16 @@ def by_classes(labels: Labels, devices: int, *, classes: int, seed: int) -> list
     if (totals < LEAST * held.sum(axis=0)).any():
         raise _too_many(devices, len(labels))
     counts = np.stack([_equally(column, int(total)) for column, total in zip(held.T, totals, strict=True)], axis=1)
-    return _deal(labels, counts, rng)
+    return deal_out(labels, counts, rng)
 
 
 def stratified(labels: Labels, *, train_fraction: float, rng: np.random.Generator) -> tuple[Indices, Indices]:
     """Indices to train on and to test on, with the same mix of labels on both sides, at least one of each.
 
+    Of a label that has one example only, that trains.
+
     Args:
-        labels: (examples,), at least two of each label.
+        labels: (examples,), any integers.
         train_fraction: between 0 and 1; of each label.
         rng: chooses which.
 
@@ -99,7 +102,7 @@ def stratified(labels: Labels, *, train_fraction: float, rng: np.random.Generato
     test: list[Indices] = []
     for label in np.unique(labels):
         mixed = rng.permutation(np.flatnonzero(labels == label))
-        border = min(max(round(train_fraction * len(mixed)), 1), len(mixed) - 1)
+        border = min(max(round(train_fraction * len(mixed)), 1), max(len(mixed) - 1, 1))
         train.append(mixed[:border])
         test.append(mixed[border:])
     return np.sort(np.concatenate(train)), np.sort(np.concatenate(test))
@@ -122,7 +125,7 @@ def _too_many(devices: int, examples: int) -> ConfigError:
     )
 
 
-def _apportion(shares: npt.NDArray[np.float64], total: int) -> Counts:
+def apportion(shares: npt.NDArray[np.float64], total: int) -> Counts:
     """Whole numbers nearest to ``shares * total`` that sum to ``total`` (largest remainders)."""
     exact = shares * total
     counts = np.floor(exact).astype(np.int64)
@@ -161,7 +164,7 @@ def _feed_the_empty(counts: Counts) -> None:
         counts[device, label] += given
 
 
-def _deal(labels: Labels, counts: Counts, rng: np.random.Generator) -> list[Indices]:
+def deal_out(labels: Labels, counts: Counts, rng: np.random.Generator) -> list[Indices]:
     """``counts[device, class]`` examples to each device, which ones by chance."""
     hands: list[list[Indices]] = [[] for _ in counts]
     for column, label in zip(counts.T, np.unique(labels), strict=True):

@@ -41,10 +41,11 @@ class Command:
         return None if self._process is None else self._process.pid
 
     def kill(self) -> None:
-        """End it as a power cut would: SIGKILL."""
+        """End it as a power cut would: SIGKILL; :meth:`check` finds nothing wrong with that."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+            self._process = None
 
     def check(self) -> None:
         """Look at it.

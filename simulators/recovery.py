@@ -114,8 +114,8 @@ def recover(task: Task, see: Callable[[int, float, Clusters], None] = lambda *_:
         see: told of rounds on the way: number, adjusted Rand index, clusters.
     """
     clustering = clustered.Clustering(task.clusters, task.most)
-    truth = dict(zip(clustered.names(task.devices), clustered.truth(task.devices, clustering), strict=True))
     devices = clustered.fleet(task.devices, task.seed, clustering)
+    truth = dict(zip(devices, clustered.truth(task.devices, clustering), strict=True))
     fleet = _federation(task, devices)
     cohort = max(round(task.share * task.devices), 1)
     for number in range(1, task.rounds + 1):

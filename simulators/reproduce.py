@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
 import msgspec
 import torch
@@ -61,7 +62,7 @@ class Experiment:
     data: str
     presets: tuple[str, ...]
     models: Mapping[str, str]
-    options: Mapping[str, float]
+    options: Mapping[str, Any]
     data_seed: int = 1
     hidden: tuple[int, ...] = ()
     published: Mapping[tuple[str, str], float] = field(default_factory=dict)

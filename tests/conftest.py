@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 from edgepfl.bus.loopback import LoopbackBroker
 from simulators.broker import BrokerHandle, installed, open_broker
 
+collect_ignore = ["e2e/outside_project"]  # somebody else's: test_outside_project.py runs it where it belongs
 pytest_plugins = ["_coordinating", "_killing", "_thrifty"]
 
 settings.register_profile("edgepfl", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # busy machines

@@ -83,6 +83,8 @@ class Link:
         self._limit = settings.max_packet
         self._ticking: asyncio.TimerHandle | None = None
         self._drained: asyncio.Future[None] | None = None
+        self._flushing = False  # whether paho is about to write
+        self._watched = -1  # the socket's number, while it is watched for room
 
     @property
     def limit(self) -> int:
@@ -215,6 +217,27 @@ class Link:
     def _write(self) -> None:
         self._call(self._paho().loop_write)
 
+    def _write_soon(self) -> None:
+        """Let paho write, once for all that it has by then; mostly the socket takes it, and need not be watched."""
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        if self.lost.done() or self._sock is None or self._sock.fileno() < 0:
+            return
+        self._write()
+        if not self.lost.done() and self._paho().want_write():
+            self._watched = self._sock.fileno()
+            self._loop.add_writer(self._watched, self._write)
+
+    def _written(self) -> None:
+        """Watch the socket no longer: paho has nothing to write."""
+        if self._watched >= 0:
+            self._loop.remove_writer(self._watched)
+            self._watched = -1
+
     def _tick(self) -> None:
         """Let paho send its pings, and notice that they are not answered."""
         client = self._paho()
@@ -237,8 +260,8 @@ class Link:
         client.on_message = lambda *given: self._call(self._arrived, given[2])
         client.on_socket_open = lambda *given: self._loop.add_reader(given[2].fileno(), self._read)
         client.on_socket_close = lambda *given: _discard(self._loop.remove_reader, given[2].fileno())
-        client.on_socket_register_write = lambda *given: self._loop.add_writer(given[2].fileno(), self._write)
-        client.on_socket_unregister_write = lambda *given: _discard(self._loop.remove_writer, given[2].fileno())
+        client.on_socket_register_write = lambda *_: self._write_soon()
+        client.on_socket_unregister_write = lambda *_: self._written()
 
     # What paho reports.  None of these may close the socket: paho holds a lock around them.
 

@@ -102,6 +102,7 @@ class Fetch:
         window: chunks that may be asked for at once.
         cursor: after the last chunk that came.
         probe: chunks that were asked for again because nothing came, as long as nothing else has come.
+        began: when it was first asked for, as long as nothing of it has come.
     """
 
     ref: BlobRef
@@ -113,6 +114,7 @@ class Fetch:
     window: int = START
     cursor: int = 0
     probe: int = 0
+    began: float | None = None
 
     @property
     def missing(self) -> int:
@@ -159,7 +161,8 @@ class Fetch:
             return fetch, None
         quiet = 0.0 if probes else min(now - fetch.listening, MOST_QUIET)
         need = Need(self.ref.sha256, _ranges(more), self.ref.chunk, quiet)
-        return replace(fetch, asked=fetch.asked | more, moved=now), need
+        began = now if fetch.began is None and not fetch.have else fetch.began
+        return replace(fetch, asked=fetch.asked | more, moved=now, began=began), need
 
     def accepts(self, index: int, data: bytes) -> bool:
         """Whether ``data`` is chunk ``index`` of this blob, and is not here yet."""
@@ -184,6 +187,7 @@ class Fetch:
             window=min(self.window + 1, window_of(self.ref.chunk)),
             cursor=index + 1,
             probe=self.probe if self.probe >> index & 1 else 0,
+            began=None,
         )
 
     def heard(self, now: float) -> Fetch:
@@ -194,9 +198,16 @@ class Fetch:
         """The state after chunk ``index`` was found here."""
         return replace(self, have=self.have | 1 << index)
 
-    def forget(self, now: float) -> Fetch:
-        """The state at the start and after a connection was lost: nothing is under way, so ask at once."""
-        return replace(self, asked=0, moved=now - SETTLE, patience=PATIENCE, listening=now, window=START, probe=0)
+    def forget(self, now: float, patience: float = PATIENCE) -> Fetch:
+        """The state at the start and after a connection was lost: nothing is under way, so ask at once.
+
+        Args:
+            now: the time.
+            patience: seconds within which senders answer, as far as that is known.
+        """
+        return replace(
+            self, asked=0, moved=now - SETTLE, patience=patience, listening=now, window=START, probe=0, began=None
+        )
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,10 @@ class BlobStore:
             for leftover in directory.glob("*.tmp"):
                 leftover.unlink(missing_ok=True)
 
+    def limit(self, room: Room) -> None:
+        """Let it use so much of the disk from now on; what is there stays."""
+        self._room = room
+
     @property
     def directory(self) -> Path:
         """Where the blobs are."""
@@ -141,6 +145,12 @@ class BlobStore:
                         with suppress(FileNotFoundError):  # it went meanwhile
                             used += entry.stat().st_size
         return used
+
+    @property
+    def occupied(self) -> bool:
+        """Whether there is anything at all in the directory."""
+        with storing(self._directory), os.scandir(self._directory) as entries:
+            return next(entries, None) is not None
 
     def whole(self) -> frozenset[str]:
         """The digests of the blobs that are here, whole."""
@@ -249,10 +259,10 @@ class BlobStore:
         """Delete every other blob, whole or partial."""
         kept = frozenset(shas)
         with storing(self._directory):
-            for path in tuple(self._directory.iterdir()):
-                sha256 = path.name.removesuffix(_PART)
-                if _SHA256.fullmatch(sha256) and sha256 not in kept:
-                    path.unlink(missing_ok=True)
+            for name in os.listdir(self._directory):  # noqa: PTH208  a path object for each name costs a round's time
+                sha256 = name.removesuffix(_PART)
+                if sha256 not in kept and _SHA256.fullmatch(sha256):
+                    (self._directory / name).unlink(missing_ok=True)
 
     @staticmethod
     def _digest(path: Path) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 
 from edgepfl.bus._files import storing, sync, write_at
-from edgepfl.bus._pace import Pace
+from edgepfl.bus._pace import Answers, Pace
 from edgepfl.bus._reuse import Stock
 from edgepfl.bus._window import (
     BLOB_LIMIT,
@@ -92,6 +92,7 @@ class Receiver:
         self._reused = 0
         self._wrong = 0
         self._pace = Pace()
+        self._answers = Answers()
         self._mark: float | None = None  # since when something is under way and nothing came
 
     @property
@@ -109,6 +110,11 @@ class Receiver:
     def rate(self) -> float | None:
         """Bytes per second while something was under way; None until enough came to tell."""
         return self._pace.rate
+
+    @property
+    def patience(self) -> float:
+        """Seconds until what is asked for first counts as lost: longer where senders have been slow to answer."""
+        return self._answers.patience(PATIENCE, MOST_PATIENCE)
 
     @property
     def reused(self) -> int:
@@ -148,7 +154,7 @@ class Receiver:
         if at_hand is not None and (at_hand.ref.sha256 != ref.sha256 or at_hand.ref.chunk == ref.chunk):
             raise TransferError("another reference has the same first 16 digits", where=f"blob {sha16}")
         self.cancel(ref.sha256)
-        fetch = self._begin(ref).forget(now)
+        fetch = self._begin(ref).forget(now, self.patience)
         self._fetches[sha16] = fetch
         self._owed += _lacking(fetch)
         return not fetch.missing and self._finish(fetch)
@@ -172,6 +178,8 @@ class Receiver:
             return None
         self._write(fetch, index, data)
         self._measure(len(data), now)
+        if fetch.began is not None:
+            self._answers = self._answers.took(now - fetch.began)
         fetch = fetch.took(index, now)
         self._fetches[sha16] = fetch
         self._owed -= len(data)
@@ -210,7 +218,7 @@ class Receiver:
         """
         for sha16, fetch in self._fetches.items():
             if fetch.ref.sha256 == sha256 or not sha256:
-                self._fetches[sha16] = fetch.forget(now)
+                self._fetches[sha16] = fetch.forget(now, self.patience)
         self._mark = None
 
     def cancel(self, sha256: str) -> None:
@@ -234,7 +242,7 @@ class Receiver:
         if hashlib.sha256(ref.inline).hexdigest() != ref.sha256:
             raise TransferError("the inline bytes have another digest", where=f"blob {ref.sha256[:16]}")
         if not self._blobs.has(ref.sha256):
-            self._blobs.put(ref.inline)
+            self._blobs.keep(ref.inline)
         return True
 
     def _begin(self, ref: BlobRef) -> Fetch:

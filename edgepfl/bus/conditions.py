@@ -13,6 +13,7 @@ import msgspec
 from edgepfl.bus.settings import read
 from edgepfl.eligibility import Conditions
 from edgepfl.errors import ConfigError
+from edgepfl.validation import convert
 
 _NAMES = tuple(field.name for field in msgspec.structs.fields(Conditions))
 _SWITCHES = tuple(field.name for field in msgspec.structs.fields(Conditions) if field.type is bool)
@@ -75,12 +76,6 @@ def required(texts: Iterable[str], asked: Conditions) -> Conditions:
 
 def _value(name: str, text: str) -> Any:  # noqa: ANN401  of whatever type the field is
     given: object = text.split(",") if name == "windows" else text
-    try:
-        return getattr(msgspec.convert({name: given}, Conditions, strict=False), name)
-    except msgspec.ValidationError as error:
-        what = str(error).partition(" - at ")[0]
-        raise ConfigError(
-            f"{text!r} will not do for {name} ({what[:1].lower() + what[1:]})",
-            where=_WHERE,
-            remedy="See docs/eligibility.md for what each condition takes",
-        ) from None
+    remedy = "See docs/eligibility.md for what each condition takes"
+    found = convert({name: given}, Conditions, lambda _: f"{_WHERE} {name}={text}", strict=False, remedy=remedy)
+    return getattr(found, name)

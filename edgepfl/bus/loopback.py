@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Literal
 
-from paho.mqtt.client import topic_matches_sub
+from paho.mqtt.matcher import MQTTMatcher
 
 from edgepfl.bus._base import Arrived, Connected, Disconnected, Event, Traffic, Will
 from edgepfl.bus._inbox import Inbox
@@ -26,14 +26,24 @@ class LoopbackBroker:
         self._up = True
         self._attached: dict[str, LoopbackBus] = {}
         self._waiting: dict[str, LoopbackBus] = {}
+        self._turns: dict[LoopbackBus, int] = {}  # of those attached: who came first is served first
+        self._next = 0
+        self._subscribed: dict[str, dict[LoopbackBus, None]] = {}  # by filter, of those attached
+        self._matcher = MQTTMatcher()  # type: ignore[no-untyped-call]  # paho has no types here; the same, by topic
+
+    @property
+    def up(self) -> bool:
+        """Whether it accepts connections."""
+        return self._up
 
     def stop(self) -> None:
         """Lose every connection and refuse new ones; wills are lost with it."""
         self._up = False
-        for bus in tuple(self._attached.values()):
+        attached, self._attached = self._attached, {}
+        for bus in attached.values():
             self._waiting[bus.client_id] = bus
+            self._leave(bus)
             bus.lose("the broker stopped")
-        self._attached.clear()
 
     def start(self) -> None:
         """Accept connections (again): every bus that waits comes back, in the order of their names."""
@@ -51,6 +61,9 @@ class LoopbackBroker:
         if other is not None:
             self.detach(other, f"session taken over: another client is called {bus.client_id}")
         self._attached[bus.client_id] = bus
+        self._turns[bus] = self._next = self._next + 1
+        for topic_filter in bus.filters:
+            self.subscribe(bus, topic_filter)
         bus.join()
 
     def detach(self, bus: LoopbackBus, reason: str | None) -> None:
@@ -59,15 +72,39 @@ class LoopbackBroker:
         if self._attached.get(bus.client_id) is not bus:
             return
         del self._attached[bus.client_id]
+        self._leave(bus)
         if reason is not None:
             bus.lose(reason)
             if bus.will is not None:
                 self.deliver(bus.will.topic, bus.will.payload)
 
     def deliver(self, topic: str, payload: bytes) -> None:
-        """Give a message to every bus that subscribed to it."""
-        for bus in self._attached.values():
+        """Give a message to every bus that subscribed to it, once, in the order in which they connected."""
+        found = self._matcher.iter_match(topic)  # type: ignore[no-untyped-call]  # likewise
+        matching: list[LoopbackBus] = [bus for buses in found for bus in buses]
+        for bus in sorted(dict.fromkeys(matching), key=self._turns.__getitem__) if len(matching) > 1 else matching:
             bus.offer(topic, payload)
+
+    def subscribe(self, bus: LoopbackBus, topic_filter: str) -> None:
+        """Let a bus have what is published under a filter, as long as it is attached."""
+        if bus not in self._turns:
+            return
+        if topic_filter not in self._subscribed:
+            self._subscribed[topic_filter] = self._matcher[topic_filter] = {}
+        self._subscribed[topic_filter][bus] = None
+
+    def unsubscribe(self, bus: LoopbackBus, topic_filter: str) -> None:
+        """Let it have that no longer."""
+        buses = self._subscribed.get(topic_filter, {})
+        buses.pop(bus, None)
+        if topic_filter in self._subscribed and not buses:
+            del self._subscribed[topic_filter], self._matcher[topic_filter]
+
+    def _leave(self, bus: LoopbackBus) -> None:
+        """A bus is not attached any more."""
+        for topic_filter in bus.filters:
+            self.unsubscribe(bus, topic_filter)
+        del self._turns[bus]
 
 
 class LoopbackBus:
@@ -83,7 +120,7 @@ class LoopbackBus:
         self.client_id = client_id
         self.will = will
         self._broker = broker
-        self._filters: dict[str, None] = {}
+        self.filters: dict[str, None] = {}
         self._inbox = Inbox()
         self._meter = Meter()
         self._started = False
@@ -124,11 +161,13 @@ class LoopbackBus:
 
     def subscribe(self, topic_filter: str) -> None:
         """Receive what is published under this filter, now and after every reconnection."""
-        self._filters[topic_filter] = None
+        self.filters[topic_filter] = None
+        self._broker.subscribe(self, topic_filter)
 
     def unsubscribe(self, topic_filter: str) -> None:
         """Receive it no longer."""
-        self._filters.pop(topic_filter, None)
+        self.filters.pop(topic_filter, None)
+        self._broker.unsubscribe(self, topic_filter)
 
     def publish(self, topic: str, payload: bytes, *, qos: Literal[0, 1] = 1) -> bool:
         """Send, or say False: not connected.
@@ -136,7 +175,7 @@ class LoopbackBus:
         Raises:
             BusError: it is longer than MQTT would carry.
         """
-        size = _packet_size(topic, payload, qos)
+        size = packet_size(topic, payload, qos)
         if size > MOST:
             raise BusError(
                 f"a message of {size} bytes, at most {MOST} are possible", where=topic, remedy="Send it as a blob"
@@ -166,17 +205,17 @@ class LoopbackBus:
         self._inbox.put(Disconnected(reason))
 
     def offer(self, topic: str, payload: bytes) -> None:
-        """Take a message, if it is under one of the filters."""
-        if any(topic_matches_sub(each, topic) for each in self._filters):
-            self._meter.messages_in += 1
-            self._meter.bytes_in += _packet_size(topic, payload, 1)
-            self._inbox.put(Arrived(topic, payload))
+        """Take a message that is under one of the filters."""
+        self._meter.messages_in += 1
+        self._meter.bytes_in += packet_size(topic, payload, 1)
+        self._inbox.put(Arrived(topic, payload))
 
     def _return(self) -> None:
         if self._started and not self._connected:
             self._broker.attach(self)
 
 
-def _packet_size(topic: str, payload: bytes, qos: int) -> int:
+def packet_size(topic: str, payload: bytes, qos: int) -> int:
+    """Bytes of the MQTT packet that publishes a message."""
     rest = 2 + len(topic.encode()) + 2 * qos + 1 + len(payload)
     return 1 + max(1, -(-rest.bit_length() // 7)) + rest

@@ -56,6 +56,11 @@ class MqttBus:
         return self._link.backlog if self._link is not None else 0
 
     @property
+    def connected(self) -> bool:
+        """Whether the connection is up, and every filter subscribed."""
+        return self._connected
+
+    @property
     def largest(self) -> int:
         """Bytes of the longest payload that the last broker takes, or ours until one was reached."""
         return self._largest

@@ -13,7 +13,6 @@
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,6 +22,7 @@ import msgspec
 
 from edgepfl.bus.mqtt import MqttSettings
 from edgepfl.errors import ConfigError
+from edgepfl.validation import convert, in_file
 
 Record = TypeVar("Record", bound=msgspec.Struct)
 
@@ -51,21 +51,23 @@ def read(path: Path, record: type[Record]) -> Record:
     """The settings in a TOML file.
 
     Raises:
-        ConfigError: it cannot be read, or a setting is unknown, missing or of the wrong type.
+        ConfigError: it cannot be read, or a setting is unknown, missing, of the wrong type or impossible.
+    """
+    return convert(table_of(path), record, in_file(path))
+
+
+def table_of(path: Path) -> dict[str, Any]:
+    """What a TOML file says.
+
+    Raises:
+        ConfigError: it cannot be read, or is no TOML.
     """
     try:
-        table = tomllib.loads(path.read_text("utf-8"))
+        return tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot be read ({error.strerror})", where=str(path)) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"not TOML ({error})", where=str(path)) from error
-    _check_known(table, record, str(path), "")
-    try:
-        return msgspec.convert(table, record)
-    except msgspec.ValidationError as error:
-        what, _, place = str(error).partition(" - at ")
-        key = place.strip("`").removeprefix("$.")
-        raise ConfigError(what[:1].lower() + what[1:], where=f"{path}, {key}" if key else str(path)) from None
 
 
 def anchored(path: str, folder: Path) -> str:
@@ -124,22 +126,6 @@ def _password(broker: Broker) -> str:
             where=broker.password_file,
             remedy="Write the password in this file, readable by this user only",
         ) from error
-
-
-def _check_known(table: dict[str, Any], record: type[msgspec.Struct], where: str, prefix: str) -> None:
-    allowed = {field.name: field.type for field in msgspec.structs.fields(record)}
-    for name, value in table.items():
-        if name not in allowed:
-            close = difflib.get_close_matches(name, allowed, 1)
-            hint = f"Did you mean {close[0]!r}? " if close else ""
-            raise ConfigError(
-                "there is no such setting",
-                where=f"{where}, {prefix}{name}",
-                remedy=f"{hint}Allowed here: {', '.join(allowed)}",
-            )
-        kind = allowed[name]
-        if isinstance(value, dict) and isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-            _check_known(value, kind, where, f"{prefix}{name}.")
 
 
 def _check_broker(broker: Broker, where: str) -> None:

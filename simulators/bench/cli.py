@@ -1,10 +1,10 @@
-"""``edgepfl bench``: how long one training step takes, what becomes of the zoo's models, and how fast the server is."""
+"""``edgepfl bench``: one training step, the zoo's models, the server, and fleets of real agents."""
 
 from __future__ import annotations
 
 import argparse
 
-from simulators.bench import fusion_command, reduction_command, step_command, zoo_command
+from simulators.bench import fleet_command, fusion_command, peers_command, reduction_command, step_command, zoo_command
 
 
 def main(arguments: list[str]) -> int:
@@ -15,6 +15,8 @@ def main(arguments: list[str]) -> int:
     zoo_command.add(commands)
     reduction_command.add(commands)
     fusion_command.add(commands)
+    fleet_command.add(commands)
+    peers_command.add(commands)
     words = parser.parse_args(arguments)
     status: int = words.run(words)
     return status

@@ -7,6 +7,7 @@ Yu et al. 2022, "Clustered federated learning based on nonconvex pairwise fusion
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from device_agent.data import Examples
 from edgepfl.errors import ConfigError
 from edgepfl.seeds import generator
+from simulators.datasets._base import OnDemand, device_names
 
 Vector: TypeAlias = NDArray[np.float64]
 
@@ -46,32 +48,25 @@ class Clustering:
             )
 
 
-def names(devices: int) -> tuple[str, ...]:
-    """``device-000`` and so on."""
-    return tuple(f"device-{number:03}" for number in range(devices))
-
-
 def truth(devices: int, clustering: Clustering | None = None) -> tuple[int, ...]:
     """The cluster of each device, in the order of the names."""
     chosen = clustering or Clustering()
     return tuple(number % chosen.clusters for number in range(devices))
 
 
-def fleet(devices: int, seed: int, clustering: Clustering | None = None) -> dict[str, Examples]:
+def fleet(devices: int, seed: int, clustering: Clustering | None = None) -> Mapping[str, Examples]:
     """Every device's examples by its name: ``x`` float32 (examples, 60) in 0 .. 1, ``y`` int64 in 0 .. 9.
 
     Raises:
         ConfigError: there is no device.
     """
     chosen = clustering or Clustering()
-    if devices < 1:
-        raise ConfigError(f"{devices} devices are no fleet", where="data clustered", remedy="Ask for 1 or more")
     clusters = truth(devices, chosen)
-    return {name: _device(name, clusters[place], seed, chosen) for place, name in enumerate(names(devices))}
+    return OnDemand(device_names(devices), lambda number: _device(number, clusters[number], seed, chosen))
 
 
-def _device(name: str, cluster: int, seed: int, clustering: Clustering) -> Examples:
-    rng = generator(seed, "clustered", name)
+def _device(number: int, cluster: int, seed: int, clustering: Clustering) -> Examples:
+    rng = generator(seed, "clustered", f"device-{number:03}")  # whatever the length of its name
     count = min((int(rng.lognormal(4, 2)) + 50) * 5, clustering.most)
     weight, bias = _classifier(cluster, seed)
     x = rng.random((count, FEATURES))

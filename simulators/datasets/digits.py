@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from sklearn.datasets import load_digits
 
-from device_agent.data import Examples
 from edgepfl.errors import ConfigError
-from edgepfl.seeds import generator
-from simulators.partition import by_classes, dirichlet, stratified
+from simulators.datasets.pool import Pool
+from simulators.partition_choice import Classes, Dirichlet, Partition
 
 INPUT_SHAPE = (64,)
 CLASSES = tuple("0123456789")
@@ -39,28 +38,14 @@ class Skew:
                 remedy="Give a number between 0 and 1",
             )
 
+    @property
+    def partition(self) -> Partition:
+        """What deals them out, unless told otherwise."""
+        return Partition(Classes(self.classes) if self.classes > 0 else Dirichlet(self.alpha))
 
-def names(devices: int) -> tuple[str, ...]:
-    """``device-000`` and so on."""
-    return tuple(f"device-{number:03}" for number in range(devices))
 
-
-def fleet(devices: int, seed: int, skew: Skew | None = None) -> dict[str, Examples]:
-    """Every device's examples by its name: ``x`` float32 (examples, 64) in 0 .. 1, ``y`` int64.
-
-    Raises:
-        ConfigError: there are too few digits for so many devices.
-    """
-    chosen = skew or Skew()
+def pool() -> Pool:
+    """All digits: inputs float32 (examples, 64) in 0 .. 1, labels int64."""
     bunch = load_digits()
     x, y = (bunch.data / INK).astype(np.float32), bunch.target.astype(np.int64)
-    if chosen.classes > 0:
-        parts = by_classes(y, devices, classes=chosen.classes, seed=seed)
-    else:
-        parts = dirichlet(y, devices, alpha=chosen.alpha, seed=seed)
-    dealt: dict[str, Examples] = {}
-    for name, part in zip(names(devices), parts, strict=True):
-        rng = generator(seed, "train or test", name)
-        train, test = (part[side] for side in stratified(y[part], train_fraction=chosen.train_fraction, rng=rng))
-        dealt[name] = Examples(x[train], y[train], x[test], y[test])
-    return dealt
+    return Pool("digits", x.__getitem__, y, INPUT_SHAPE, CLASSES, "mlp")

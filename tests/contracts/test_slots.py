@@ -156,7 +156,7 @@ def test_what_a_device_keeps_is_in_nothing_that_it_sends(name: str, runtime: str
     assert product.upload is not None
     assert product.steps == task.steps
     uploaded = codec.decode(product.upload, up)  # exactly the UP slots, or it raises
-    report = Speaker("pi-1", 1, runtime, 10, 2, 3).report(task, product, inline(product.upload))
+    report = Speaker("pi-1", 1, runtime, 10, 2, 3, 1024).report(task, product, inline(product.upload))
     sent = wire.encode(report) + product.upload
     after = codec.decode(product.keep, own)
     for slot in own:

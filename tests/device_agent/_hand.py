@@ -59,11 +59,6 @@ class GatedBus(LoopbackBus):
         self.refused = 0
         self.joined = asyncio.Event()
 
-    @property
-    def filters(self) -> set[str]:
-        """What it is subscribed to."""
-        return set(self._filters)
-
     def join(self) -> None:
         super().join()
         self.joined.set()
@@ -129,7 +124,7 @@ class Agent:
     @property
     def chunk_filters(self) -> set[str]:
         """The chunk topics it listens to."""
-        return self.bus.filters - set(TOPICS.for_device(DEVICE))
+        return set(self.bus.filters) - set(TOPICS.for_device(DEVICE))
 
     async def start(self) -> None:
         self.serving = asyncio.get_running_loop().create_task(self.service.run())

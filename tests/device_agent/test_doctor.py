@@ -235,7 +235,7 @@ def test_a_file_that_is_not_there_and_one_that_is_no_bundle_are_told(
 def test_threads_are_a_sensible_number(tmp_path: Path) -> None:
     path = written(checked(bundle()), tmp_path)
     for word in ("0", "-1", "1000"):
-        with pytest.raises(ConfigError, match=r"\$\.threads"):
+        with pytest.raises(ConfigError, match=f"--threads: {word} is not a whole number from 1 to 256"):
             main(["--bundle", str(path), "--threads", word])
 
 

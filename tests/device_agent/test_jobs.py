@@ -61,7 +61,7 @@ def test_a_pause_that_is_over_leads_to_the_result_whether_or_not_the_loop_had_no
 
     async def scenario(place: Place, pool: ThreadPoolExecutor) -> None:
         jobs = Jobs(
-            Speaker(DEVICE, 1, workshop.runtime, examples().count, 1, 1),
+            Speaker(DEVICE, 1, workshop.runtime, examples().count, 1, 1, 1024),
             place,
             examples(),
             workshop,

@@ -6,14 +6,12 @@ import hashlib
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from _tasks import DEVICE, blob, task
 from _toy import HYPER, ToyRunner, examples, plan_of, trees
 
-from device_agent import work as module
 from device_agent.interpreter import Stopped
 from device_agent.work import Job, Materials, Workshop
 from edgepfl import codec
@@ -106,23 +104,21 @@ def test_steps_are_counted_from_one_and_everything_can_be_stopped() -> None:
 
 
 @pytest.mark.parametrize(("patience", "taken"), [(0, 5), (25, 3), (29.9, 3), (30, 3), (30.1, 4), (1e6, 5)])
-def test_patience_ends_a_training_after_the_step_it_is_at(
-    patience: float, taken: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_patience_ends_a_training_after_the_step_it_is_at(patience: float, taken: int) -> None:
     """A step takes ten seconds here, and the evaluation before them a thousand, which are no part of it."""
     now = [0.0]
-    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    timed = Workshop(lambda bundle: ToyRunner(bundle.plan), clock=lambda: now[0])
 
     def pass_time(done: int) -> None:
         now[0] += 10 if done else 1000
 
-    slow = workshop().perform(give(steps=5, evaluate=True, patience=patience), materials(), pass_time)
+    slow = timed.perform(give(steps=5, evaluate=True, patience=patience), materials(), pass_time)
     assert slow.steps == taken
     assert slow.metrics["share"] == pytest.approx(taken / 5)
     assert slow.seconds["train"] == 10 * taken
     whole = workshop().perform(give(steps=taken, evaluate=True), materials(), ignore)
     assert whole.upload == slow.upload  # as if no more had been asked for
-    final = workshop().perform(give(steps=0, evaluate=True, final=True, patience=1e-9), materials(slow.keep), pass_time)
+    final = timed.perform(give(steps=0, evaluate=True, final=True, patience=1e-9), materials(slow.keep), pass_time)
     assert (final.keep, final.upload, final.steps) == (slow.keep, None, 0)
 
 

@@ -106,7 +106,7 @@ CASES: dict[str, tuple[tuple[str, ...], Callable[[], None], tuple[str, ...]]] = 
     ),
     "no coordinator to start a run": (START, empty_state, ("no coordinator answers",)),
     "a setting that is none": ((*START, "--set", "lr"), empty_state, ("--set", "'lr' is no setting")),
-    "rounds that are none": ((*START, "--rounds", "0"), empty_state, ("edgepfl run start", "rounds")),
+    "rounds that are none": ((*START, "--rounds", "0"), empty_state, ("--rounds: 0 is not a whole number from 1",)),
     "a minimum above the goal": (
         (*START, "--goal", "2", "--minimum", "3"),
         empty_state,

@@ -104,7 +104,7 @@ def doing(service: Coordinator, run: str, device: str) -> tuple[str, str]:
 
 async def pauses(fleet: AgentFleet, device: str) -> None:
     """Until a device's work pauses."""
-    await until(lambda: fleet._services[device].state.paused is not None)
+    await until(lambda: fleet[device].service.state.paused is not None)
 
 
 def kept(service: Coordinator, run: str) -> str:
@@ -124,7 +124,7 @@ async def disturbed(broker: BrokerHandle, folder: Path, small: Bundle, *, pause:
         await gathered(service, 2)
         run = service.start_run(asking(everyone(2, rounds=2, steps=STEPS)), pack(small))
         if pause:
-            agent = fleet._services[SICK]
+            agent = fleet[SICK].service
             await until(workshop.reached[SICK].is_set)
             plugs[SICK].powered = False
             await pauses(fleet, SICK)

@@ -27,6 +27,8 @@ def of_kind(kind: type[Message]) -> st.SearchStrategy[Message]:
 
 def _of(kind: inspect.Type) -> st.SearchStrategy[Any]:  # noqa: PLR0912  a case for each type
     match kind:
+        case inspect.Metadata(type=bare):  # with examples for people
+            return _of(bare)
         case inspect.BoolType():
             return st.booleans()
         case inspect.NoneType():

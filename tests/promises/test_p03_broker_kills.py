@@ -94,8 +94,8 @@ async def trained(broker: BrokerHandle, folder: Path, bundle: bytes, *, kill: bo
         AgentFleet(broker.url, FLEET, devices(DEVICES), folder / "agents", threads=1) as fleet,
     ):
         pace = Paced()
-        for agent in fleet._services.values():
-            agent._jobs._pool = pace
+        for agent in fleet.agents.values():
+            agent.service._jobs._pool = pace
         kills = Kills(broker, service, pace)
         await gathered(service, DEVICES)
         run = service.start_run(everyone(DEVICES, rounds=ROUNDS, steps=STEPS, seed=seed), bundle)

@@ -159,7 +159,7 @@ def test_poison_is_refused_and_counted_and_the_run_goes_on(broker: BrokerHandle,
             last = await finished(service, run)
             await true(lambda: sum(service.status(run).refused.values()) >= eve.to_coordinator)
             refused = service.status(run).refused
-            taken = [sum(agent.refused.values()) for agent in fleet._services.values()]
+            taken = [sum(agent.service.refused.values()) for agent in fleet.agents.values()]
             fleet.check()
             await eve.bus.stop()
             assert (last.status, last.round) == ("done", ROUNDS + 1), last

@@ -69,7 +69,7 @@ def test_one_device_of_ten_that_cannot_run_it_stops_nothing(
         async with AsyncExitStack() as stack:
             service = await stack.enter_async_context(coordinating(broker.url, tmp_path / "coordinator"))
             fleet = AgentFleet(broker.url, FLEET, devices(10), tmp_path / "agents")
-            fleet._services[names[bad]]._jobs._workshop = Workshop(old_runtime)
+            fleet[names[bad]].service._jobs._workshop = Workshop(old_runtime)
             await stack.enter_async_context(fleet)
             await gathered(service, 10)
             config = everyone(10, minimum=9, rounds=2, steps=2, canary=0.3, gather=0.5, halt_failures=MARK)

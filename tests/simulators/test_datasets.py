@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import sys
 from typing import Any
@@ -11,11 +12,11 @@ import pytest
 from _inputs import only
 
 from edgepfl.errors import ConfigError
-from simulators.datasets import device, load
+from simulators.datasets import FleetData, device, load
 
 
 @pytest.mark.parametrize("options", [{}, {"classes": 3}, {"alpha": 0.05, "train_fraction": 0.3}])
-def test_digits_are_all_dealt_out_and_every_class_is_on_both_sides(options: dict[str, float]) -> None:
+def test_digits_are_all_dealt_out_and_every_class_is_on_both_sides(options: dict[str, Any]) -> None:
     fleet = load("digits", devices=20, seed=3, **options)
     assert (fleet.input_shape, fleet.model, len(fleet.classes), len(fleet.devices)) == ((64,), "mlp", 10, 20)
     assert sum(len(found.train_y) + len(found.test_y) for found in fleet.devices.values()) == 1797
@@ -26,6 +27,39 @@ def test_digits_are_all_dealt_out_and_every_class_is_on_both_sides(options: dict
         assert 0 <= x.min() < x.max() <= 1
         if "classes" in options:
             assert len(set(found.train_y)) == 3
+
+
+def digest(data: FleetData) -> str:
+    """Of every device's examples."""
+    found = hashlib.sha256()
+    for name, examples in data.devices.items():
+        found.update(name.encode())
+        for array in (examples.train_x, examples.train_y, examples.test_x, examples.test_y):
+            found.update(f"{only(array).dtype}{only(array).shape}".encode() + only(array).tobytes())
+    return found.hexdigest()[:16]
+
+
+@pytest.mark.parametrize(
+    ("options", "partition", "bits"),
+    [
+        ({}, "", "973d49795046a27a"),
+        ({}, "dirichlet:0.3", "973d49795046a27a"),
+        ({"classes": 3}, "", "479d39172991b6b9"),
+        ({}, "classes:3", "479d39172991b6b9"),
+        ({"alpha": 0.05, "train_fraction": 0.3}, "", "280d20f2005e426c"),
+    ],
+)
+def test_digits_are_dealt_as_ever_bit_for_bit(options: dict[str, Any], partition: str, bits: str) -> None:
+    assert digest(load("digits", devices=20, seed=3, partition=partition, **options)) == bits
+
+
+def test_sizes_alone_are_of_labels_by_chance() -> None:
+    dealt = load("digits", devices=10, partition="power:1").devices.values()
+    sizes = sorted(found.count + len(found.test_y) for found in dealt)
+    assert sum(sizes) == 1797
+    assert sizes[-1] > 6 * sizes[0]
+    largest = max(dealt, key=lambda found: found.count)
+    assert len(set(largest.train_y)) == 10
 
 
 def test_the_seed_decides_who_has_what() -> None:

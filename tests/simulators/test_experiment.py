@@ -74,9 +74,12 @@ class TestArguments:
         with pytest.raises(ConfigError, match="no hyperparameter 'lamb'"):
             settings_for("ditto", {"lamb": 1.0})
 
-    @pytest.mark.parametrize(("field", "value"), [("rounds", 0), ("steps", 0), ("goal", 0), ("seed", -1)])
-    def test_impossible_numbers_are_refused(self, field: str, value: int) -> None:
-        with pytest.raises(ConfigError, match=field):
+    @pytest.mark.parametrize(
+        ("field", "value", "option"),
+        [("rounds", 0, "rounds"), ("steps", 0, "steps"), ("goal", 0, "devices"), ("seed", -1, "seed")],
+    )
+    def test_impossible_numbers_are_refused_by_their_option(self, field: str, value: int, option: str) -> None:
+        with pytest.raises(ConfigError, match=f"--{option}: {value} is not a whole number from"):
             convert_config(**{field: value})
 
     def test_minimum_above_goal_is_refused(self) -> None:

@@ -133,6 +133,23 @@ def test_every_image_is_dealt_out_once_and_standardised(cache: Path) -> None:
     assert (cache / mnist_source.CONVERTED).exists()
 
 
+def test_a_partition_deals_the_same_images_otherwise(cache: Path) -> None:
+    assert cache.exists()
+    usual, other = load("mnist", devices=10), load("mnist", devices=10, partition="mixes:1+power:1", train_fraction=0.5)
+    images = [
+        {row.tobytes() for found in fleet.devices.values() for x in (found.train_x, found.test_x) for row in only(x)}
+        for fleet in (usual, other)
+    ]
+    assert images[0] == images[1]
+    assert len(images[0]) == IMAGES + 100
+    sizes = sorted(found.count + len(found.test_y) for found in other.devices.values())
+    assert sizes[-1] > 5 * sizes[0]
+    turned = load("mnist", devices=10, partition="turn:4")
+    one, same = turned.devices["device-001"], usual.devices["device-001"]
+    before, after = (only(each.train_x).reshape(-1, SIDE, SIDE) for each in (same, one))
+    assert np.array_equal(after, np.rot90(before, 1, (1, 2)))
+
+
 def test_labels_stay_with_their_images(cache: Path) -> None:
     content = files()
     digits = np.frombuffer(content["train-labels-idx1-ubyte"][8:], np.uint8)

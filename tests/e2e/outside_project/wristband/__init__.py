@@ -1,0 +1,1 @@
+"""Recognises gestures from a wristband."""
