@@ -56,12 +56,12 @@ def estimate(bundle: Bundle, config: RunConfig, devices: Sequence[str], fleet: s
     download = len(codec.encode(_zeros(bundle.plan, Role.DOWN)))
     upload = upload_bytes(coding, bundle.plan)
     own = updater.addressed(algorithm)
-    messages = _Messages(algorithm, bundle.plan, config, counting.cohort, _ref(offered))
+    messages = _Messages(algorithm, bundle.plan, config, counting.cohort, _ref(offered, riding=0))
     lines = (
         counting.task(messages.task(download), own=own),
-        counting.down("download", download, inline=download <= wire.INLINE_LIMIT, own=own),
+        counting.down("download", download, inline=download <= messages.room, own=own),
         counting.report(messages.report(upload)),
-        counting.up("upload", upload, inline=upload <= wire.RIDING_LIMIT),
+        counting.up("upload", upload, inline=upload <= wire.INLINE_LIMIT),
         counting.commit(messages.commit),
     )
     once = counting.down("bundle", offered, inline=False, own=False)
@@ -114,6 +114,11 @@ class _Messages:
     cohort: Sequence[str]
     bundle: BlobRef
 
+    @property
+    def room(self) -> int:
+        """Bytes of the longest download that rides in the task."""
+        return tasks.room_beside(len(self.cohort), self.bundle)
+
     def task(self, download: int) -> Task:
         """The task, without its download where that rides in it."""
         accepted = dict.fromkeys(self.cohort, self.config.rounds)
@@ -127,7 +132,7 @@ class _Messages:
             cohort=self.cohort,
             accepted=accepted,
             bundle=self.bundle,
-            download=_ref(download),
+            download=_ref(download, self.room),
         )
 
     def report(self, upload: int) -> Report:
@@ -140,7 +145,7 @@ class _Messages:
             attempt=0,
             examples=_USUAL,
             steps=self.config.steps,
-            upload=_ref(upload, wire.RIDING_LIMIT) if upload else None,
+            upload=_ref(upload) if upload else None,
             metrics=dict.fromkeys(_metrics(self.plan, evaluated=not upload), 0.5),
             seconds=dict.fromkeys(("load", "evaluate", "train"), 0.5),
             kept=_SHA,

@@ -20,6 +20,8 @@ from edgepfl.wire import BlobRef, Member, Task
 
 HEARTBEATS = 4  # signs of life in a lease
 _MOST_ROUND = 1 << 31
+_NAME = 45  # bytes of a member, at most
+_REST = 8 << 10  # bytes of all else in a task: hyperparameters, conditions
 
 
 def is_final(config: RunConfig, number: int) -> bool:
@@ -71,15 +73,16 @@ def make(
         settings: the server's hyperparameters that hubs must know.
         grid: where the sums of hubs lie.
     """
+    members = tuple(Member(device, accepted.get(device, -1)) for device in sorted(cohort))
     final = is_final(config, number)
     due = config.evaluate_every > 0 and (number - 1) % config.evaluate_every == 0
     return Task(
         run=run,
         round=number,
         attempt=attempt,
-        cohort=tuple(Member(device, accepted.get(device, -1)) for device in sorted(cohort)),
+        cohort=members,
         bundle=bundle,
-        download=download,
+        download=_beside(download, len(members), bundle),
         hyper={name: float(getattr(algorithm, name)) for name in plan.hyper},
         steps=steps_of(config, algorithm, number),
         seed=derive(config.seed, "round", number),
@@ -95,6 +98,18 @@ def make(
         conditions=config.conditions,
         amends=algorithm.amended if config.codec else (),
     )
+
+
+def room_beside(members: int, bundle: BlobRef) -> int:
+    """Bytes of the longest download that rides in a task, beside so many names and the digests of the bundle."""
+    return min(wire.INLINE_LIMIT, wire.MESSAGE_LIMIT - _REST - _NAME * members - len(bundle.chunks))
+
+
+def _beside(download: BlobRef, members: int, bundle: BlobRef) -> BlobRef:
+    """A download's reference as it goes into a task: without its bytes, if there is no room for them."""
+    if len(download.inline) <= max(room_beside(members, bundle), 0):
+        return download
+    return BlobRef(download.sha256, download.size, chunks=digests(download.inline))
 
 
 def blank_download(plan: Plan) -> BlobRef:
@@ -119,8 +134,9 @@ def check_size(task: Task, goal: int) -> None:
         RunError: with so many members, their names as long as can be, it does not fit.
     """
     cohort = tuple(Member(f"{k:036}", _MOST_ROUND) for k in range(goal))
+    download = _beside(task.download, goal, task.bundle)
     try:
-        wire.encode(msgspec.structs.replace(task, round=_MOST_ROUND, cohort=cohort))
+        wire.encode(msgspec.structs.replace(task, round=_MOST_ROUND, cohort=cohort, download=download))
     except WireError as error:
         raise RunError(
             f"its tasks would not fit into a message ({error.what})",

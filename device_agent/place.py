@@ -133,7 +133,7 @@ class Place:
             TransferError: the upload cannot be offered.
         """
         data = product.upload
-        riding = data is not None and len(data) <= wire.RIDING_LIMIT
+        riding = data is not None and len(data) <= wire.INLINE_LIMIT
         encoded = wire.encode(report(inline(data) if data is not None and riding else None))
         if data is not None and (not riding or len(encoded) + _MARGIN > most):
             encoded = wire.encode(report(self.durably(lambda: offer(data))))

@@ -24,6 +24,7 @@ SUMMARIES = {
     "data": "list the data sets, and show who has what of one, in numbers and pictures",
     "demo": "broker, coordinator and 20 agents on this machine, and a report",
     "doctor": "check on this device that a bundle's graphs compute what they should",
+    "emulate": "emulate a fleet: real agents by the thousand, and whatever goes wrong in the field",
     "estimate": "tell how many bytes a run will move, before anyone trains",
     "export": "make a bundle of training graphs from a model and an algorithm",
     "faults": "stand between clients and a broker, and be a bad network",
@@ -34,6 +35,7 @@ SUMMARIES = {
     "recover": "train FPFC on devices of known clusters and tell how well it finds them",
     "reproduce": "run a published experiment and print its numbers next to the published ones",
     "run": "start, watch or stop a run of a coordinator",
+    "simulate": "train 100,000 devices on one machine, many in one call, for research",
     "soak": "train a large emulated fleet for half an hour among faults, and tell what leaks or is lost",
     "traces": "tell who of an emulated fleet is online, charging and idle at which hour",
 }

@@ -72,7 +72,8 @@ class HubTerms(Terms):
     @classmethod
     def under(cls, terms: Terms, errand: Errand) -> HubTerms:
         """The terms of a run for an errand, in place of the coordinator's that it would have without a parent."""
-        return cls(**vars(terms), errand=errand)
+        given = {field.name: getattr(terms, field.name) for field in dataclasses.fields(terms) if field.init}
+        return cls(**given, errand=errand)
 
     def check(self) -> None:
         """Refuse an algorithm that sums are not enough for; the parent has checked the settings.

@@ -14,6 +14,7 @@ from coordinator import tasks
 from coordinator.config import RunConfig
 from edgepfl import algorithms, wire
 from edgepfl.algorithms.fedavg import FedAvg
+from edgepfl.bus.chunks import digests
 from edgepfl.errors import RunError
 from edgepfl.seeds import derive
 from edgepfl.wire import BlobRef, Member, Task
@@ -29,6 +30,7 @@ def task(config: RunConfig | None = None, number: int = 1, **changed: Any) -> Ta
         "accepted": {"ant": 3},
         "algorithm": algorithms.build("ditto", {"lam": 0.5}),
         "config": config or RunConfig(),
+        "download": DOWNLOAD,
         **changed,
     }
     return tasks.make(
@@ -38,7 +40,6 @@ def task(config: RunConfig | None = None, number: int = 1, **changed: Any) -> Ta
         plan,
         number=number,
         bundle=BUNDLE,
-        download=DOWNLOAD,
         **given,
     )
 
@@ -116,6 +117,19 @@ def _coin() -> Any:  # noqa: ANN401  FedAvg's coin with Ditto's hyperparameters
     object.__setattr__(coin, "lam", 0.5)
     object.__setattr__(coin, "personal_steps", 0.0)
     return coin
+
+
+@pytest.mark.parametrize(("size", "members", "rides"), [(64, 1200, True), (32, 2000, True), (64, 2000, False)])
+def test_a_download_rides_in_its_task_beside_the_names(size: int, members: int, rides: bool) -> None:  # noqa: FBT001  a parameter of the test
+    data = bytes(range(256)) * (4 * size)
+    ref = BlobRef("d" * 64, len(data), data)
+    names = tuple(f"{k:036}" for k in range(members))
+    made = task(cohort=names, accepted=dict.fromkeys(names, 1 << 31), download=ref)
+    assert len(wire.encode(made)) < wire.MESSAGE_LIMIT
+    assert (made.download == ref) == rides
+    if not rides:
+        assert made.download == BlobRef("d" * 64, len(data), chunks=digests(data))
+    tasks.check_size(task(cohort=(), download=ref), members)
 
 
 def test_the_largest_cohort_fits_into_a_message() -> None:

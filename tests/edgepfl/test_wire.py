@@ -199,7 +199,7 @@ def test_what_is_just_within_the_limits_is_taken() -> None:
     }
     assert wire.decode(packed("gone", fields)) == Gone("pi", 1)
     inline = BlobRef(SHA, wire.INLINE_LIMIT, inline=bytes(wire.INLINE_LIMIT))
-    message = msgspec.structs.replace(TASK, bundle=inline, download=inline)
+    message = msgspec.structs.replace(TASK, download=inline)
     assert wire.decode(wire.encode(message)) == message
 
 
