@@ -154,7 +154,7 @@ class AgentService:
             offer=self._transfers.offer,
             most=lambda: bus.largest,
             facts=self._watch.took_part,
-            feed=self._feed,
+            feed=self._job_ended,
             send=self._send,
             fail=self._break,
         )
@@ -310,6 +310,13 @@ class AgentService:
             self._feeding = False
             self._events.clear()
         self._schedule()
+
+    def _job_ended(self, event: session.Event) -> None:
+        """Let the machine have it; and who has taken part needs a rest, and is not to be chosen before it is over."""
+        self._feed(event)
+        policy = self._state.outlook.policy
+        if isinstance(event, session.Worked) and policy is not None and policy.min_interval is not None:
+            self.sense()
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:

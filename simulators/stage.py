@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,20 +11,18 @@ from typing import Self
 
 import numpy as np
 
-from coordinator import asking
 from coordinator.config import RunConfig
-from coordinator.journal import Journal, Result, RoundCost, Status
+from coordinator.journal import Result, RoundCost, Status
 from coordinator.status import RunStatus
 from device_agent.data import Examples
 from edgepfl.bus import Traffic
 from edgepfl.errors import RunError
 from simulators.broker import open_broker
+from simulators.coordination import Coordination
 from simulators.fleet import AgentFleet
 from simulators.processes import Command
 
 FLEET = "demo"
-_AGAIN = 0.1  # seconds between attempts to reach a coordinator that is starting
-_ATTEMPTS = 600
 
 
 @dataclass(frozen=True)
@@ -63,10 +60,7 @@ class Stage:
         self._stack = ExitStack()
         self._given = broker
         self._threads = threads
-        self._state = folder / "coordinator"
-        self.coordinator = Command(
-            ["coordinator", "--config", str(folder / "coordinator.toml")], folder / "coordinator.log"
-        )
+        self._coordination: Coordination  # once there is a broker
         self.agent = Command(["agent", "--config", str(folder / "agent.toml")], folder / "agent.log")
 
     def __enter__(self) -> Self:
@@ -74,7 +68,7 @@ class Stage:
         self.broker = broker.name
         self._url = broker.url
         self._write_settings()
-        self._stack.enter_context(self.coordinator)
+        self._coordination = self._stack.enter_context(Coordination(broker.url, FLEET, self.folder))
         self._stack.enter_context(self.agent)
         return self
 
@@ -82,6 +76,11 @@ class Stage:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.__exit__(kind, error, trace)
+
+    @property
+    def coordinator(self) -> Command:
+        """The coordinator's process, once this is entered."""
+        return self._coordination.process
 
     def fleet(self) -> AgentFleet:
         """The agents of all devices but the first, to be entered in the event loop."""
@@ -96,10 +95,10 @@ class Stage:
         Raises:
             RunError: the run failed, or one of our processes ended by itself.
         """
-        run = await self._start(bundle, config)
+        run = await self._coordination.start(bundle, config)
         traffic: dict[int, Traffic] = {}
         last: RunStatus | None = None
-        async for status in self._follow(run):
+        async for status in self._coordination.follow(run):
             fleet.check()
             self.agent.check()
             if last is None or status.round != last.round:
@@ -110,39 +109,8 @@ class Stage:
             see(status)
         if last is None or last.status != Status.DONE:
             raise RunError(f"it ended as {last and last.status}: {last and last.why}", where=f"run {run}")
-        journal = Journal(self._state / "journal.db")
-        try:
+        with self._coordination.journal() as journal:
             return Trained(last, journal.results(run), journal.costs(run), traffic)
-        finally:
-            journal.close()
-
-    async def _start(self, bundle: Path, config: RunConfig) -> str:
-        request = asking.Request("start", bundle=str(bundle), config=config)
-        for _ in range(_ATTEMPTS):
-            self.coordinator.check()
-            try:
-                async for answer in asking.ask(self._state, request):
-                    return str(answer.ok)
-            except RunError as error:
-                if not isinstance(error.__cause__, OSError):  # it answered, and said what is wrong
-                    raise
-            await asyncio.sleep(_AGAIN)
-        raise RunError("the coordinator does not answer", where=str(self._state))
-
-    async def _follow(self, run: str) -> AsyncIterator[RunStatus]:
-        """Each status of the run until its end, over restarts of the coordinator."""
-        while True:
-            try:
-                async for answer in asking.ask(self._state, asking.Request("watch", run=run)):
-                    if isinstance(answer.ok, RunStatus):
-                        yield answer.ok
-                        if answer.ok.status != Status.RUNNING:
-                            return
-            except (RunError, ConnectionError) as error:
-                if isinstance(error, RunError) and not isinstance(error.__cause__, OSError):
-                    raise
-            self.coordinator.check()
-            await asyncio.sleep(_AGAIN)
 
     def _write_settings(self) -> None:
         name, examples = next(iter(self._devices.items()))
@@ -154,11 +122,7 @@ class Stage:
             test_y=examples.test_y,
         )
         broker = f'[broker]\nurl = "{self._url}"\n'
-        (self.folder / "coordinator.toml").write_text(
-            f'fleet = "{FLEET}"\nstate = "coordinator"\n{broker}', encoding="utf-8"
-        )
         (self.folder / "agent.toml").write_text(
             f'device = "{name}"\nfleet = "{FLEET}"\nstate = "agent"\n{broker}[data]\nsource = "agent.npz"\n',
             encoding="utf-8",
         )
-        self._state.mkdir(parents=True, exist_ok=True)

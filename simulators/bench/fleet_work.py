@@ -14,17 +14,14 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import psutil
 
-from coordinator import asking
 from coordinator.config import RunConfig
-from coordinator.journal import Journal, Status
-from coordinator.status import RunStatus
+from coordinator.journal import Status
 from device_agent.data import Examples
 from device_agent.events import Effect, Event, Received
 from device_agent.footprint import pss
@@ -36,9 +33,9 @@ from simulators.bench.exported import onnx
 from simulators.bench.fleet import FleetFound, FleetJob
 from simulators.bench.job import Job
 from simulators.broker import BrokerHandle, open_broker
+from simulators.coordination import Coordination
 from simulators.fleet import AgentFleet
-from simulators.processes import Command
-from simulators.soak_stage import enough_files
+from simulators.open_files import enough_files
 
 FLEET = "bench"
 MEMORY = Path("/dev/shm")  # noqa: S108  state in memory: what is measured is ours, not a disk's
@@ -84,13 +81,7 @@ class _Stage:
         self.broker = broker
         self.round = 0
         self.folder = Path(job.folder)
-        self.state = self.folder / "coordinator"
-        self.state.mkdir(parents=True, exist_ok=True)
-        settings = f'fleet = "{FLEET}"\nstate = "coordinator"\n[broker]\nurl = "{broker.url}"\n'
-        (self.folder / "coordinator.toml").write_text(settings, encoding="utf-8")
-        self.coordinator = Command(
-            ["coordinator", "--config", str(self.folder / "coordinator.toml")], self.folder / "coordinator.log"
-        )
+        self.coordination = Coordination(broker.url, FLEET, self.folder)
 
     async def start(self) -> str:
         """Begin the run, as soon as the coordinator answers; its id."""
@@ -107,27 +98,7 @@ class _Stage:
             evaluate_every=0,
             seed=_SEED,
         )
-        return str((await self.ask(asking.Request("start", bundle=job.bundle, config=config))).ok)
-
-    async def ask(self, request: asking.Request) -> asking.Answer:
-        """One answer of the coordinator, which may be starting still."""
-        deadline = time.monotonic() + _PATIENCE
-        while True:
-            self.coordinator.check()
-            try:
-                async for answer in asking.ask(self.state, request):
-                    return answer
-            except RunError as error:
-                if not isinstance(error.__cause__, OSError) or time.monotonic() > deadline:
-                    raise
-            await asyncio.sleep(_LOOK)
-
-    async def status(self, run: str) -> RunStatus:
-        """Where the run stands."""
-        answer = await self.ask(asking.Request("status", run=run))
-        if not isinstance(answer.ok, RunStatus):
-            raise RunError("it does not say how it is", where=run)
-        return answer.ok
+        return await self.coordination.start(Path(job.bundle), config)
 
     def hear(self, _device: str, event: Event | Disconnected, _effects: tuple[Effect, ...]) -> None:
         """Note the last round that is over, as the devices hear of it."""
@@ -136,7 +107,8 @@ class _Stage:
 
     def cpu(self) -> dict[str, float]:
         """Seconds of processor time that each process has used."""
-        numbers = {"fleet": os.getpid(), "coordinator": self.coordinator.process, "broker": self.broker.process}
+        coordinator = self.coordination.process
+        numbers = {"fleet": os.getpid(), "coordinator": coordinator.process, "broker": self.broker.process}
         return {name: _cpu(number) for name, number in numbers.items() if number is not None}
 
 
@@ -147,7 +119,7 @@ async def run(job: FleetJob, bundle: Bundle) -> FleetFound:
     devices = {f"device-{number:05d}": examples(bundle, batch, number) for number in range(job.agents)}
     with open_broker(job.broker or None) as broker:
         stage = _Stage(job, broker)
-        with stage.coordinator:
+        with stage.coordination:
             fleet = AgentFleet(
                 broker.url, FLEET, devices, stage.folder / "fleet", threads=job.threads, listener=stage.hear
             )
@@ -168,12 +140,12 @@ async def _measured(stage: _Stage, fleet: AgentFleet) -> FleetFound:
         since, before = time.perf_counter(), stage.cpu()
         await _until(stage, fleet, lambda: stage.round > job.rounds)
         seconds, after = time.perf_counter() - since, stage.cpu()
-        while (await stage.status(run_id)).status == Status.RUNNING:  # noqa: ASYNC110  another process's state
+        while (await stage.coordination.status(run_id)).status == Status.RUNNING:  # noqa: ASYNC110  another process's state
             await asyncio.sleep(5 * _LOOK)
         gc.collect()
         memory, state = pss() or 0, _held(stage.folder / "fleet")
         traffic = fleet.traffic
-    with closing(Journal(stage.state / "journal.db")) as journal:
+    with stage.coordination.journal() as journal:
         counted = journal.counted(run_id)
     return FleetFound(
         seconds=seconds,
@@ -201,7 +173,7 @@ async def _until(stage: _Stage, fleet: AgentFleet, reached: Callable[[], bool]) 
     deadline = time.monotonic() + _PATIENCE
     while not reached():
         fleet.check()
-        stage.coordinator.check()
+        stage.coordination.process.check()
         if time.monotonic() > deadline:
             raise RunError(f"no round within {_PATIENCE:.0f} s", where=f"{stage.job.agents} agents")
         await asyncio.sleep(_LOOK)

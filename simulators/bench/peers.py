@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -30,6 +31,9 @@ Weights: TypeAlias = Mapping[str, NDArray[np.float32]]
 
 TOLERANCE = 1e-4
 """Relative to the greatest element of a tensor of the final model: what another order of additions may come to."""
+
+TORCH = f"torch=={version('torch').partition('+')[0]}"
+"""The same release for everybody, so that no difference is its doing."""
 
 _PATIENCE = 1800  # seconds for one contestant
 _TAIL = 3
@@ -57,15 +61,15 @@ CONTESTANTS: Mapping[str, Contestant] = MappingProxyType(
         "flower": Contestant(
             "Flower",
             "simulator on Ray, one process a core",
-            Environment(("flwr[simulation]==1.42.0", "torch"), (11, 12)),
+            Environment(("flwr[simulation]==1.42.0", TORCH), (11, 12)),
         ),
         "blazefl": Contestant(
             "BlazeFL",
             "simulator, a pool of threads",
-            Environment(("blazefl==2.0.3", "torch", "numpy", "tqdm"), (12, 13)),
+            Environment(("blazefl==2.0.3", TORCH, "numpy", "tqdm"), (12, 13)),
         ),
         "pfl": Contestant(
-            "pfl-research", "simulator, one process", Environment(("pfl[pytorch]==0.6.0", "torch"), (11, 10))
+            "pfl-research", "simulator, one process", Environment(("pfl[pytorch]==0.6.0", TORCH), (11, 10))
         ),
     }
 )

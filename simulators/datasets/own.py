@@ -12,7 +12,6 @@ A file ``FILE.npz`` holds arrays ``x`` and ``y``, to be dealt out.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
@@ -25,6 +24,7 @@ from device_agent import sources
 from device_agent.data import Examples
 from device_agent.runners import Array
 from edgepfl.errors import ConfigError, DataError, EdgepflError
+from exporters import named
 from simulators.datasets._base import FleetData
 from simulators.datasets.checking import checked
 from simulators.datasets.pool import Pool
@@ -44,23 +44,23 @@ def installed() -> dict[str, EntryPoint]:
 def function_of(name: str) -> Callable[..., object] | None:
     """What gives the data of that name; None if the name is none of ours to look for.
 
+    A module of the working directory is found, too, as that of a model is.
+
     Raises:
         ConfigError: it cannot be imported.
     """
     point = installed().get(name)
     if point is None and ":" not in name:
         return None
+    if point is None:
+        return named.function(name, f"data {name}", "Write MODULE:FUNCTION, of a module that is installed or lies here")
     try:
-        if point is not None:
-            found: Callable[..., object] = point.load()
-        else:
-            module, _, attribute = name.partition(":")
-            found = getattr(importlib.import_module(module), attribute)
+        found: Callable[..., object] = point.load()
     except Exception as error:  # importing runs the plug-in's own code
         raise ConfigError(
             f"cannot be imported ({type(error).__name__}: {error})",
             where=f"data {name}",
-            remedy="Install the module, or name it as package.module:function",
+            remedy=f"Mend or uninstall the distribution that brings {point.value}",
         ) from error
     return found
 

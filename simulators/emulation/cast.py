@@ -10,13 +10,13 @@ from pathlib import Path
 from simulators.broker import BrokerHandle
 from simulators.coordination import Coordination
 from simulators.datasets import FleetData
-from simulators.emulation.files import enough_files
-from simulators.emulation.gear import lives_of
+from simulators.emulation.gear import horizon_of, lives_of
 from simulators.emulation.inflicting import Inflicting, meant
 from simulators.emulation.living import Living, is_calm
 from simulators.emulation.outcome import Fleetwide
 from simulators.emulation.scenario import Scenario
 from simulators.emulation.world import CLONE, World
+from simulators.open_files import enough_files
 from simulators.profiles import HOST, Life
 
 FEW = 64
@@ -41,7 +41,10 @@ class Call:
 
 
 def call(
-    scenario: Scenario, data: FleetData, chosen: Callable[[tuple[str, ...]], tuple[str, ...]] = lambda names: names
+    scenario: Scenario,
+    data: FleetData,
+    chosen: Callable[[tuple[str, ...]], tuple[str, ...]] = lambda names: names,
+    speedup: float = 1.0,
 ) -> Call:
     """The devices of a scenario, and those of this process.
 
@@ -49,6 +52,7 @@ def call(
         scenario: to emulate.
         data: the fleet's.
         chosen: the names of this process's devices, of all of them.
+        speedup: by how much the emulation's time is faster than the wall's.
 
     Raises:
         ConfigError: there is no such profile, trace or setting.
@@ -57,7 +61,7 @@ def call(
     devices = tuple(data.devices)
     own = chosen(devices)
     enough_files(len(own))
-    return Call(devices, own, lives_of(scenario.fleet, devices, scenario.seed), data)
+    return Call(devices, own, lives_of(scenario.fleet, devices, scenario.seed, horizon_of(speedup)), data)
 
 
 class Cast:

@@ -26,11 +26,13 @@ from simulators.emulation.report import EmulationReport
 from simulators.emulation.scenario import Scenario, without_faults
 from simulators.emulation.scenario_file import listing
 from simulators.emulation.shards import Shard, follow, lead
+from simulators.emulation.stopping import stopped_in_order
 from simulators.emulation.words import table
 from simulators.emulation.work import MODELS
 from simulators.progress import RunProgress
 
 FAILED = 1
+MOST_SPEEDUP = 1_000_000
 _EPILOG = """examples:
 
   edgepfl emulate                                       20 agents, FedAvg, random data, three rounds
@@ -58,7 +60,7 @@ def main(arguments: list[str]) -> int:
     shard = Shard.parse(words.shard) if words.shard else Shard()
     _check(words, shard, scenario)
     began = time.monotonic()
-    with _folder(words.keep) as folder:
+    with stopped_in_order(), _folder(words.keep) as folder:
         logging.basicConfig(
             level=logging.INFO if words.verbose else logging.WARNING,
             format="%(asctime)s %(levelname)s %(message)s",
@@ -122,24 +124,33 @@ def _check(words: argparse.Namespace, shard: Shard, scenario: Scenario) -> None:
     Raises:
         ConfigError: options that contradict each other, or a folder that holds something.
     """
-    if words.keep is not None and words.keep.exists() and any(words.keep.iterdir()):
+    if words.keep is not None and words.keep.is_dir() and any(words.keep.iterdir()):
         raise ConfigError("it holds something already", where=f"--keep {words.keep}", remedy="Name a new directory")
     if shard.shards > 1 and "://" not in scenario.broker:
         raise ConfigError("shards meet at a broker", where="--shard", remedy="Give all of them the same --broker URL")
     if shard.shards > 1 and words.check:
         raise ConfigError("it is for one process", where="--check", remedy="Leave out --shard, or look at --json")
-    if not words.speedup >= 1:
-        raise ConfigError(f"{words.speedup} is no speedup", where="--speedup", remedy="Give 1 or more")
+    if not 1 <= words.speedup <= MOST_SPEEDUP:
+        remedy = f"Give 1 to {MOST_SPEEDUP}"
+        raise ConfigError(f"{words.speedup} is no speedup", where="--speedup", remedy=remedy)
     for path in (words.json, words.html, words.junit):
         if path is not None and not path.absolute().parent.is_dir():
             raise ConfigError("its directory does not exist", where=str(path), remedy="Make it, or name another file")
+        if path is not None and path.is_dir():
+            raise ConfigError("it is a directory", where=str(path), remedy="Name a file in it")
 
 
 @contextlib.contextmanager
 def _folder(keep: Path | None) -> Iterator[Path]:
     """Where settings, logs and state go: kept where somebody says so."""
     if keep is not None:
-        keep.mkdir(parents=True, exist_ok=True)
+        try:
+            keep.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            where = f"--keep {keep}"
+            raise ConfigError(
+                f"it cannot be made ({error.strerror})", where=where, remedy="Name another directory"
+            ) from error
         yield keep
         return
     with tempfile.TemporaryDirectory(prefix="edgepfl-emulate-", ignore_cleanup_errors=True) as scratch:
@@ -169,7 +180,11 @@ def _add_fleet(parser: argparse.ArgumentParser) -> None:
     fleet.add_argument(
         "--churn", action="append", default=[], metavar="NAME=VALUE", help="how they come and go (reboots=2)"
     )
-    fleet.add_argument("--data", help=f"one of {', '.join(DATASETS)}, MODULE:FUNCTION or FILE.npz (default: random)")
+    fleet.add_argument(
+        "--data",
+        metavar="NAME[,OPTION=VALUE...]",
+        help=f"one of {', '.join(DATASETS)}, MODULE:FUNCTION or FILE.npz (default: random)",
+    )
     fleet.add_argument("--partition", help="who has what, such as dirichlet:0.3 (default: as the data set has it)")
     fleet.add_argument("--drift", help="how data change with the round, such as labels:abrupt,start=20 (default: not)")
     fleet.add_argument("--speedup", type=float, default=1.0, help="lives, links and speeds so many times faster (1)")
@@ -182,7 +197,9 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     names = ", ".join(algorithms.names())
     run.add_argument("--algorithm", help=f"one of {names} (default: fedavg)")
     run.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a hyperparameter (lam=0.1)")
-    run.add_argument("--model", help=f"{', '.join(MODELS)}, another of the zoo, or MODULE:FACTORY")
+    run.add_argument(
+        "--model", help=f"{', '.join(MODELS)}, another of the zoo, or MODULE:FACTORY (default: what suits the data)"
+    )
     run.add_argument("--batch", type=int, help="examples of a minibatch (default: 32)")
     run.add_argument("--rounds", type=int, help="training rounds (default: 3)")
     run.add_argument("--steps", type=int, help="minibatch steps a round and device (default: 5)")
@@ -203,4 +220,4 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     output.add_argument("--html", type=Path, metavar="FILE", help="write a page with pictures")
     output.add_argument("--junit", type=Path, metavar="FILE", help="write a JUnit file for a CI system")
     output.add_argument("--keep", type=Path, metavar="DIRECTORY", help="keep settings, logs and state there")
-    output.add_argument("--verbose", action="store_true", help="log more, into DIRECTORY/fleet.log")
+    output.add_argument("--verbose", action="store_true", help="log more, into fleet.log of --keep")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import secrets
+import socket
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
@@ -17,7 +19,7 @@ from coordinator.journal import Status
 from coordinator.status import RunStatus
 from device_agent.footprint import pss
 from edgepfl.bundle import Bundle, pack
-from edgepfl.errors import ConfigError, RunError
+from edgepfl.errors import BusError, ConfigError, RunError
 from simulators.broker import BrokerHandle, open_broker
 from simulators.coordination import Coordination
 from simulators.datasets import FleetData
@@ -32,11 +34,13 @@ from simulators.emulation.sightings import Sightings
 from simulators.emulation.virtually import emulate_virtually
 from simulators.emulation.work import bundle_of, config_of, data_of
 from simulators.emulation.world import FLEET, World
+from simulators.faults.proxy import endpoint
 
 PATIENCE = 600.0
 """Seconds that :meth:`Emulation.wait_for` waits for another round, unless told otherwise."""
 SETTLING = 15.0
 """Seconds in which devices have to learn, after the run's end, what became of their last reports."""
+_ANSWER = 10.0  # seconds in which a broker answers
 _LOOK = 0.05  # seconds between two looks at what the devices know
 
 
@@ -54,14 +58,14 @@ class Given:
         bundle: likewise.
         speedup: by how much the emulation's time (lives, links, speeds) is faster than the wall's; the run's own
             deadlines are of the wall's.
-        fleet: its name; emulations that share a broker need names of their own.
+        fleet: its name, which emulations that share a broker may not share; empty: one that no other has.
     """
 
     broker: BrokerHandle | None = None
     data: FleetData | None = None
     bundle: Bundle | None = None
     speedup: float = 1.0
-    fleet: str = FLEET
+    fleet: str = ""
 
 
 class Emulation:
@@ -238,12 +242,12 @@ class Emulation:
     async def _open(self) -> None:
         scenario, given = self.scenario, self._given
         data = await asyncio.to_thread(data_of, scenario) if given.data is None else given.data
-        whom = call(scenario, data, self._chosen)
+        whom = call(scenario, data, self._chosen, given.speedup)
         self._devices = whom.devices
         self._bundle = await self._made(data, whom) if given.bundle is None else given.bundle
         broker = given.broker or self._stack.enter_context(broker_of(scenario.broker))
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._coordination = Coordination(broker.url, given.fleet, self.folder)
+        self._coordination = Coordination(broker.url, given.fleet or fleet_on(scenario.broker), self.folder)
         self._cast = Cast(scenario, whom, broker, self._coordination, self.folder, given.speedup)
         await self._cast.open(self._stack)
         self._stack.push_async_callback(self._close)
@@ -313,9 +317,20 @@ class Emulation:
                 self._pss[name] = max(self._pss.get(name, 0.0), found / 2**20)
 
 
+def fleet_on(broker: str) -> str:
+    """A fleet's name, by what a scenario says of its broker: where others may be, it is one that no other has."""
+    return f"{FLEET}-{secrets.token_hex(4)}" if "://" in broker else FLEET
+
+
 def broker_of(words: str) -> BrokerHandle:
-    """The broker that a scenario names."""
+    """The broker that a scenario names.
+
+    Raises:
+        ConfigError: it names none.
+        BusError: nobody answers there, or none can be started.
+    """
     if "://" in words:
+        _call(words)
         return open_broker(words)
     match words:
         case "auto" | "mosquitto" | "iotcore":
@@ -324,6 +339,14 @@ def broker_of(words: str) -> BrokerHandle:
             raise ConfigError(
                 f"there is no broker {words!r}", where="broker", remedy="Say auto, mosquitto, iotcore or mqtt://HOST"
             )
+
+
+def _call(url: str) -> None:
+    """See that somebody answers: agents would try again for ever."""
+    try:
+        socket.create_connection(endpoint(url), timeout=_ANSWER).close()
+    except OSError as error:
+        raise BusError(f"no broker answers ({error})", where=url, remedy="Start it, or leave out --broker") from error
 
 
 def emulate(

@@ -57,6 +57,7 @@ class Inflicting:
         self._done: set[tuple[int, str]] = set()  # faults of a task that happened, by their place and device
         self._running: set[asyncio.Task[None]] = set()
         self._timers: list[asyncio.TimerHandle] = []
+        self._committed = 0  # the last round that was
         self._rounds: dict[int, asyncio.Event] = {}  # of those that a fault lasts through: it is committed
         world.took = self._took
 
@@ -76,6 +77,7 @@ class Inflicting:
 
     def committed(self, before: int, now: int) -> None:
         """Rounds after ``before``, up to ``now``, were committed."""
+        self._committed = now
         for number, event in self._rounds.items():
             if number <= now:
                 event.set()
@@ -103,6 +105,8 @@ class Inflicting:
     async def _over(self, fault: Fault) -> None:
         """Wait until a fault that has begun is over."""
         if fault.through is not None:
+            if fault.through <= self._committed:  # one that began by the clock, too late
+                return
             await self._rounds.setdefault(fault.through, asyncio.Event()).wait()
         else:
             await asyncio.sleep(fault.until / self._world.speedup)

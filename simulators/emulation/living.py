@@ -11,6 +11,7 @@ from simulators.profiles import Happening, Kind, Life
 
 LOOK = 1.0  # seconds between two looks at the batteries
 NO_ROOM = 1 / 1024  # MiB
+LIFE, BATTERY = "life", "battery"  # what takes power away, beside faults
 
 
 def is_calm(life: Life) -> bool:
@@ -63,11 +64,11 @@ class Living:
         world = self._world
         match happening.kind:
             case Kind.JOIN | Kind.UP:
-                await world.power_on(device)
+                await world.power_on(device, LIFE)
             case Kind.DOWN:
-                await world.power_off(device)
+                await world.power_off(device, LIFE)
             case Kind.LEAVE:
-                await world.switch_off(device)
+                await world.switch_off(device, LIFE)
             case Kind.OFFLINE:
                 world.away(device)
             case Kind.ONLINE:
@@ -87,10 +88,10 @@ class Living:
                 if dead and device not in self._flat:
                     self._flat.add(device)
                     self._world.chronicle.tell(device, "battery flat")
-                    await self._world.power_off(device)
+                    await self._world.power_off(device, BATTERY)
                 elif not dead and device in self._flat:
                     self._flat.discard(device)
-                    await self._world.power_on(device)
+                    await self._world.power_on(device, BATTERY)
             await asyncio.sleep(LOOK)
 
 

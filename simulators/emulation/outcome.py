@@ -91,7 +91,11 @@ def lost(fleet: Fleetwide, journalled: Journalled, run: str) -> int:
     attempt that was abandoned: all these are told.  Whatever is left is lost.
     """
     counted = {(result.device, result.base) for result in journalled.results}
-    known = counted | {(device, task.round) for device, task in fleet.cancelled if task.run == run}
+    known = counted | {
+        (device, task.round)
+        for device, task in fleet.cancelled
+        if task.run == run and _of_committed(task, journalled.costs)
+    }
     for number, cost in journalled.costs.items():
         without = cost.without
         known |= {(device, number) for device in (*without.refused, *without.failed, *without.released)}
@@ -150,6 +154,7 @@ def report_of(
         rounds=len(costs),
         seconds={number: cost.seconds for number, cost in costs.items() if number <= scenario.run.rounds},
         reports=dict(Counter(result.round for result in journalled.results)),
+        counted=dict(Counter(device for device, _ in {(each.device, each.round) for each in journalled.results})),
         lost=lost(fleet, journalled, run),
         abandoned=sum(cost.abandoned for cost in costs.values()) + _unfinished(seen),
         bytes_in={number: cost.bytes_in for number, cost in costs.items()},

@@ -42,6 +42,8 @@ class EmulationReport(msgspec.Struct, frozen=True):
         rounds: committed, with the last one, which only evaluates.
         seconds: of each committed round that trained, by its number.
         reports: that count, by round.
+        counted: rounds in which a report of a device counts, by device, as the coordinator has it; its story says what
+            it heard of that.
         lost: reports that devices sent in committed rounds and that neither count nor were refused for a reason, and
             devices that do not know in the end what became of their last report.
         abandoned: attempts at a round that came to nothing.
@@ -75,6 +77,7 @@ class EmulationReport(msgspec.Struct, frozen=True):
     rounds: int = 0
     seconds: dict[int, float] = {}
     reports: dict[int, int] = {}
+    counted: dict[str, int] = {}
     lost: int = 0
     abandoned: int = 0
     bytes_in: dict[int, int] = {}

@@ -156,8 +156,11 @@ class Fault(Table, frozen=True):
             raise ValueError(f"{self.kind} takes no through: without it no round is committed")
         if self.until and self.through is not None:
             raise ValueError("it has until and through: one of them says when it is over")
-        if self.kind == "late" and self.during is not None:
-            raise ValueError("late takes at or after: a device that is not there has no task")
+        if self.kind == "late" and self.at is None and self.after is None:
+            raise ValueError("late takes at or after: when it comes; a device that is not there has no task")
+        begin = self.after if self.after is not None else self.during
+        if self.through is not None and begin is not None and self.through < begin + (self.after is not None):
+            raise ValueError(f"it begins after it is over: through = {self.through} is committed already")
         allowed = FAULT_VALUES.get(self.kind, ())
         for name in self.values:
             if name not in allowed:
@@ -266,7 +269,13 @@ class Scenario(Table, frozen=True):
     def __post_init__(self) -> None:
         if self.run.goal > self.fleet.agents:
             raise ValueError(f"the run's goal ({self.run.goal}) is above the fleet's agents ({self.fleet.agents})")
+        last = self.run.rounds + 1  # which only evaluates
         for fault in self.faults:
+            for name, number, most in (("during", fault.during, last), ("after", fault.after, last - 1)):
+                if number is not None and number > most:
+                    raise ValueError(
+                        f"{fault.kind} never happens: {name} = {number}, and the last such round is {most}"
+                    )
             if isinstance(fault.devices, int) and fault.devices > self.fleet.agents:
                 raise ValueError(
                     f"{fault.kind} is to happen to {fault.devices} devices, and there are {self.fleet.agents}"

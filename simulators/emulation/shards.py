@@ -19,7 +19,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -208,7 +208,8 @@ class _Lead:
         self._heard = asyncio.Event()
 
     async def run(self) -> EmulationReport:
-        emulation = Emulation(self._scenario, self._folder, given=self._given, see=self._see, chosen=self._shard.own)
+        given = replace(self._given, fleet=FLEET)  # which the other shards know
+        emulation = Emulation(self._scenario, self._folder, given=given, see=self._see, chosen=self._shard.own)
         async with emulation, _Line(emulation.url, "1", "+") as line, asyncio.TaskGroup() as group:
             tasks = {group.create_task(self._hear(line)), group.create_task(self._say(line, emulation))}
             await self._until("ready", lambda: self._ready >= self._others)
@@ -283,7 +284,7 @@ def follow(scenario: Scenario, folder: Path, shard: Shard, given: Given) -> None
 
 async def _follow(scenario: Scenario, folder: Path, shard: Shard, given: Given) -> None:
     data = await asyncio.to_thread(data_of, scenario) if given.data is None else given.data
-    whom = call(scenario, data, shard.own)
+    whom = call(scenario, data, shard.own, given.speedup)
     async with AsyncExitStack() as stack:
         broker = given.broker or stack.enter_context(broker_of(scenario.broker))
         cast = Cast(scenario, whom, broker, None, folder, given.speedup)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from coordinator.config import RunConfig
@@ -33,6 +33,8 @@ KINDS: Mapping[str, str] = {
     "coordinator": "coordinator",
 }
 """The kinds of faults that virtual time knows, and what it calls them."""
+LASTING = frozenset({"kill", "quota"})
+"""The kinds that last for good where a fault does not say for how long."""
 WORDS: Mapping[str, str] = {"selected": "task", "online": "connected", "offline": "disconnected"}
 """What stories call what its log calls otherwise."""
 
@@ -58,7 +60,8 @@ def emulate_virtually(
     """
     data = data or data_of(scenario)
     names = tuple(data.devices)
-    lives = lives_of(scenario.fleet, names, scenario.seed)
+    incidents = tuple(_incidents(scenario, names))  # before graphs are built, which takes long
+    lives = lives_of(scenario.fleet, names, scenario.seed, DAY)
     bundle = bundle or bundle_of(scenario, data, runtimes_of(lives))
     config = config_of(scenario)
     folder.mkdir(parents=True, exist_ok=True)
@@ -68,7 +71,7 @@ def emulate_virtually(
         {name: VirtualDevice(data.devices[name], life.profile, life) for name, life in lives.items()},
         seed=scenario.seed,
         until=DAY,
-        incidents=tuple(_incidents(scenario, names)),
+        incidents=incidents,
         log=folder / LOG,
         see=lambda _, number: see(_status(number, config, lives)),
     )
@@ -80,22 +83,45 @@ def _status(number: int, config: RunConfig, lives: Mapping[str, Life]) -> RunSta
     return RunStatus("", "running", "", number, config.rounds, "", "", tuple(lives), {}, "")
 
 
-def _incidents(scenario: Scenario, names: tuple[str, ...]) -> Iterable[Incident]:
+def incidents(scenario: Scenario, names: tuple[str, ...]) -> tuple[Incident, ...]:
+    """A scenario's faults, as virtual time has them.
+
+    Args:
+        scenario: with the faults.
+        names: of the devices.
+
+    Raises:
+        ConfigError: virtual time does not know one.
+    """
+    return tuple(_incidents(scenario, names))
+
+
+def _incidents(scenario: Scenario, names: tuple[str, ...]) -> Iterator[Incident]:
     for number, fault in enumerate(scenario.faults):
-        if fault.kind not in KINDS or fault.after is not None or fault.during is not None:
+        if unknown := _unknown(fault):
             raise ConfigError(
-                f"virtual time does not know {_called(fault)}",
+                f"virtual time does not know {unknown}",
                 where=f"faults, {fault.kind}",
                 remedy=f"Use {', '.join(KINDS)} with at = SECONDS, or real time",
             )
         devices = ("",) if fault.kind in OF_NO_DEVICE else meant(fault, names, scenario.seed, number)
         for device in devices:
-            yield Incident(fault.at or 0.0, KINDS[fault.kind], device, fault.until)  # type: ignore[arg-type]  # its kinds
+            lasts = fault.until or (DAY if fault.kind in LASTING else 0.0)
+            yield Incident(fault.at or 0.0, KINDS[fault.kind], device, lasts)  # type: ignore[arg-type]  # its kinds
 
 
-def _called(fault: Fault) -> str:
-    when = "after" if fault.after is not None else "during" if fault.during is not None else ""
-    return f"{when!r} of a fault" if when else f"the fault {fault.kind!r}"
+def _unknown(fault: Fault) -> str:
+    """What of a fault virtual time does not know; empty: nothing."""
+    if fault.kind not in KINDS:
+        return f"the fault {fault.kind!r}"
+    for name in ("after", "during", "through"):
+        if getattr(fault, name) is not None:
+            return f"{name!r} of a fault"
+    if fault.kind == "silence" and fault.until:
+        return "'until' of silence: a new connection works at once"
+    if fault.kind == "quota" and fault.values["mib"]:
+        return "a quota above mib = 0: a disk is full, or it is not"
+    return ""
 
 
 def _report(scenario: Scenario, found: Simulated, bundle: Bundle) -> EmulationReport:
@@ -115,7 +141,7 @@ def _report(scenario: Scenario, found: Simulated, bundle: Bundle) -> EmulationRe
     return report_of(
         scenario,
         seen,
-        Journalled(found.results, found.costs),
+        Journalled(found.results, found.costs, found.quarantined),
         fleet,
         parameters=sum(each.nbytes for each in bundle.model.values()),
         broker="loopback",

@@ -109,9 +109,9 @@ def bundle_of(scenario: Scenario, data: FleetData, runtimes: tuple[str, ...] = (
         ConfigError: there is no such algorithm, hyperparameter or model.
         ExportError: they cannot become graphs.
     """
+    model = _fitted(scenario.work, data, scenario.seed)[1]  # first: it refuses what cannot be
     words = msgspec.json.encode(msgspec.structs.replace(scenario.work, options={}, partition="", drift=""))
     bundle = _built(words, (data.input_shape, data.classes, data.model), runtimes)
-    model = _fitted(scenario.work, data, scenario.seed)[1]
     return msgspec.structs.replace(bundle, model=model.parameters.map(lambda tensor: tensor.detach().numpy().copy()))
 
 

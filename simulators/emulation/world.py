@@ -78,6 +78,7 @@ class World:
         self.took: Callable[[str, TaskId], None] = lambda _, __: None
         self.spoiling: dict[str, Spoiling] = {}
         self._ended: set[str] = set()  # agents that ended by themselves
+        self._without: dict[str, set[str]] = {}  # by device, what keeps its power away
         self._data, self.lives = data, lives
         self._proxied, self._late, self._keepalive = proxied, late, keepalive
         self._gear = Gear(self.fleet.pool, speedup)
@@ -168,22 +169,28 @@ class World:
 
     # What may be done to them.
 
-    async def power_off(self, device: str) -> None:
-        """Cut a device's power."""
+    async def power_off(self, device: str, why: str = "fault") -> None:
+        """Cut a device's power; it has none until all that took it away are over: a fault, its life, its battery."""
+        self._without.setdefault(device, set()).add(why)
         await self.fleet[device].kill()
         self.chronicle.lost_power(device)
         self.chronicle.tell(device, "power cut")
 
-    async def switch_off(self, device: str) -> None:
-        """Switch a device off in order."""
+    async def switch_off(self, device: str, why: str = "fault") -> None:
+        """Switch a device off in order; see :meth:`power_off`."""
+        self._without.setdefault(device, set()).add(why)
         await self.fleet[device].stop()
         self.chronicle.lost_power(device)
         self.chronicle.tell(device, "switched off")
 
-    async def power_on(self, device: str) -> None:
-        """Give a device power; one whose disk is so full that it cannot start stays off, and its story says so."""
+    async def power_on(self, device: str, why: str = "fault") -> None:
+        """Give a device power, as far as ``why`` took it away.
+
+        One whose disk is so full that it cannot start stays off, and its story says so.
+        """
+        self._without.get(device, set()).discard(why)
         agent = self.fleet[device]
-        if agent.running:
+        if agent.running or self._without.get(device):
             return
         try:
             agent.start()

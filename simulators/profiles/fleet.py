@@ -12,8 +12,8 @@ from simulators.profiles.trace import MONDAY
 from simulators.profiles.trace_file import traces_of
 from simulators.profiles.traces import fleet_traces
 
-CARRIED = frozenset({"phone", "wearable"})
-"""The kinds of devices that follow their owner's days and nights; boards are on mains, and stay where they are."""
+STILL = "board"
+"""The kind of device that follows nobody's days and nights: it is on mains, and stays where it is."""
 
 
 def fleet_lives(
@@ -30,8 +30,8 @@ def fleet_lives(
     """Each device's life.
 
     Args:
-        source: of traces: ``"always"``; ``"diurnal"``, which only what people carry follows, boards being always
-            there; or the path of a CSV file, which holds for all.
+        source: of traces: ``"always"``; ``"diurnal"``, which all but boards follow, which are always there; or the
+            path of a CSV file, which holds for all.
         devices: their names.
         seed: of the emulation.
         horizon: seconds that traces cover.
@@ -44,8 +44,8 @@ def fleet_lives(
         ConfigError: there is no such profile, the shares are none, or the file cannot be read or is wrong.
     """
     names = dealt(shares, devices, seed)
-    still = [device for device in devices if profile(names[device], own).kind not in CARRIED]
-    traces = traces_of(source, devices, seed, horizon, epoch=epoch)
-    if source == "diurnal":
-        traces |= fleet_traces(still, seed, horizon)
+    still = [device for device in devices if source == "diurnal" and profile(names[device], own).kind == STILL]
+    resting = set(still)
+    moving = [device for device in devices if device not in resting]
+    traces = traces_of(source, moving, seed, horizon, epoch=epoch) | fleet_traces(still, seed, horizon)
     return lives(devices, traces, seed, shares=shares, own=own, churn=churn, epoch=epoch)

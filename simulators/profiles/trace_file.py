@@ -19,11 +19,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from edgepfl.errors import ConfigError
-from simulators.profiles.trace import HOUR, MONDAY, Interval, Presence, Trace
+from simulators.profiles.trace import DAY, HOUR, MONDAY, Interval, Presence, Trace
 from simulators.profiles.traces import Diurnal, fleet_traces
 
 NEEDED = ("device", "start", "end", "charging", "wifi", "idle")
 OPTIONAL = ("online", "zone")
+MOST = 3660 * DAY
+"""Seconds that a trace may cover: ten years."""
 _YES, _NO = {"1", "true", "yes"}, {"0", "false", "no"}
 _ZONE = re.compile(r"([+-])(\d\d):([0-5]\d)")
 
@@ -124,16 +126,24 @@ def _rows(lines: Iterable[str], where: str) -> Iterator[tuple[int, Row]]:
     if lacking or unknown:
         wrong = f"it lacks the column {lacking[0]!r}" if lacking else f"there is no column {unknown[0]!r}"
         raise _wrong(wrong, f"{where}, line 1", f"The columns are {', '.join((*NEEDED, *OPTIONAL))}")
-    for row in reader:
+    for row in _read(reader, where):
         if row.get(""):
             raise _wrong("it has more values than columns", f"{where}, line {reader.line_num}", "Remove some")
         yield reader.line_num, row
 
 
+def _read(reader: csv.DictReader[str], where: str) -> Iterator[Row]:
+    try:
+        yield from reader
+    except csv.Error as error:
+        raise _wrong(f"it is no CSV ({error})", f"{where}, line {reader.line_num + 1}", "Mend the line") from error
+
+
 def _interval(row: Row, place: str) -> Interval:
     start, end = (_seconds(row, name, place) for name in ("start", "end"))
-    if not 0 <= start < end:
-        raise _wrong(f"{start:g} to {end:g} is no span of time", place, "Give seconds, the start first")
+    if not 0 <= start < end <= MOST:
+        remedy = f"Give seconds, the start first, and at most {MOST:g}"
+        raise _wrong(f"{start:g} to {end:g} is no span of time", place, remedy)
     online, charging, wifi, idle = (_flag(row, name, place) for name in ("online", "charging", "wifi", "idle"))
     return Interval(start, end, Presence(online, charging, wifi, idle))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from edgepfl.errors import ConfigError
 from simulators.profiles.trace import DAY, Trace
-from simulators.profiles.trace_file import load_traces, traces_of, written
+from simulators.profiles.trace_file import MOST, load_traces, traces_of, written
 from simulators.profiles.trace_picture import picture
 from simulators.profiles.trace_statistics import HOURS, TraceStatistics, statistics
 
@@ -47,8 +47,10 @@ def main(arguments: list[str]) -> int:
 def _traces(words: argparse.Namespace) -> Mapping[str, Trace]:
     if words.file not in {"diurnal", "always"}:
         return load_traces(Path(words.file), None)
-    if words.devices < 1 or not 0 < words.days < math.inf:
+    if words.devices < 1 or not words.days > 0:
         raise ConfigError("a fleet has devices, and lives for a while", where="--devices, --days", remedy="Give more")
+    if words.days * DAY > MOST:
+        raise ConfigError(f"{words.days:g} days are too many", where="--days", remedy=f"Give {MOST / DAY:g} at most")
     names = [f"device-{number:05}" for number in range(words.devices)]
     return traces_of(words.file, names, words.seed, words.days * DAY)
 

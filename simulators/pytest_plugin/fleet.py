@@ -199,7 +199,7 @@ class Fleet(Witness):
         return {
             "seed": report.seed,
             "agents": report.agents,
-            "rounds": report.rounds,
+            "rounds": len(report.seconds),
             "lost": report.lost,
             "bytes_per_round": round(report.bytes_per_round),
             "seconds_per_round": round(report.seconds_per_round, 4),
@@ -240,7 +240,7 @@ class Fleet(Witness):
         folder = self._new_folder()
         given = replace(self._given(), broker=self._broker(), fleet=kept.fleet_name(folder))
         background = self._stack.enter_context(Background(self._place.patience))
-        emulation = Emulation(self._for_broker(), folder, given=given, see=_Progress())
+        emulation = Emulation(self._for_broker(), folder, given=given, see=Progress())
         background.run(emulation.__aenter__())
         self._stack.callback(lambda: background.run(emulation.__aexit__(None, None, None)))
         background.run(emulation.start())
@@ -253,7 +253,7 @@ class Fleet(Witness):
         return self._emulation, self._background
 
     def _virtual(self) -> EmulationReport:
-        return emulate(self.scenario, self._new_folder(), given=self._given(), see=_Progress())
+        return emulate(self.scenario, self._new_folder(), given=self._given(), see=Progress())
 
     def _faultless(self) -> EmulationReport:
         """What comes of the same scenario when nothing goes wrong."""
@@ -305,13 +305,15 @@ async def _called(function: Callable[[], Result]) -> Result:
     return function()
 
 
-class _Progress:
+class Progress:
     """Logs each round once: pytest shows it under a failure, and at once with ``--log-cli-level=INFO``."""
 
     def __init__(self) -> None:
         self._round = -1
 
     def __call__(self, status: RunStatus) -> None:
+        """See where the run stands."""
         if status.round != self._round or status.status != "running":
             self._round = status.round
-            log.info("%s: %s, round %d of %d", status.run, status.status, status.round, status.rounds)
+            trained = min(status.round, status.rounds)  # one more only evaluates
+            log.info("%s: %s, round %d of %d", status.run, status.status, trained, status.rounds)

@@ -21,7 +21,6 @@ from simulators.profiles import load_profiles, profile
 
 OWN = frozenset({"model", "data"})
 """Arguments that may be an object of the test's own in place of a name."""
-_WHEN = ("devices", "at", "after", "during", "until")
 
 
 def _fields(table: type[msgspec.Struct], *without: str) -> tuple[str, ...]:
@@ -41,6 +40,8 @@ ARGUMENTS: Mapping[str, str] = MappingProxyType({name: table for table, names in
 LEASE, LEASE_PER_AGENT = 5.0, 0.1
 """Seconds without a sign of life, where faults are on purpose: then a device is asked again, and then given up."""
 KINDS: tuple[str, ...] = get_args(get_type_hints(Fault)["kind"])
+_ANY = _fields(Fault, "kind", "values")
+"""What the faults of every kind take."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +174,7 @@ def faults_of(positional: tuple[object, ...], arguments: Mapping[str, object]) -
         remedy = f"{_nearest(str(given), KINDS)}Name one kind of fault, or give records of faults"
         _refuse(where, f"there is no fault {given!r}", remedy, KINDS)
     kind = str(positional[0])
-    takes = (*_WHEN, *FAULT_VALUES.get(kind, ()), "values")
+    takes = (*_ANY, *FAULT_VALUES.get(kind, ()), "values")
     for name in arguments:
         if name not in takes:
             _refuse(where, f"a fault {kind!r} has no argument {name!r}", _nearest(name, takes), takes)

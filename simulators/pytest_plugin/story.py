@@ -77,9 +77,9 @@ def _accuracy(report: EmulationReport, device: str) -> float:
 def _summary(report: EmulationReport) -> str:
     why = f" ({report.why})" if report.why else ""
     return (
-        f"run {report.run or '(not started)'}: {report.status or 'not begun'}{why}, {report.rounds} rounds committed, "
-        f"{report.agents} agents, {report.algorithm}, {report.lost} reports lost, "
-        f"{report.abandoned} attempts abandoned, "
+        f"run {report.run or '(not started)'}: {report.status or 'not begun'}{why}, "
+        f"{len(report.seconds)} rounds trained, {report.agents} agents, {report.algorithm}, "
+        f"{report.lost} reports lost, {report.abandoned} attempts abandoned, "
         f"{report.seconds_per_round:.2f} s and {report.bytes_per_round:.0f} bytes a round"
         + (f", refused: {report.refused}" if report.refused else "")
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from edgepfl.errors import EdgepflError, IdentityError, StoreError
 from edgepfl.seeds import derive, generator
 from simulators.clock import Processor
 from simulators.faults import Faults
-from simulators.profiles import ALWAYS, Activity, Interval, Life, Spent, Trace, network, slowdown
+from simulators.profiles import ALWAYS, Activity, Interval, Life, Situation, Spent, Trace, network, slowdown
 from simulators.profiles.profile import Runtime
 from simulators.virtual.energy import Supply
 from simulators.virtual.link import LinkBus
@@ -79,6 +80,7 @@ class Machine:
         always = Trace.of([Interval(0.0, horizon, ALWAYS)], horizon)
         self.life = device.life or Life(device.profile, always, seed=world.seed, device=name)
         self._full = False
+        self._struck: Counter[str] = Counter()  # incidents that go on, by kind
         self.network: Faults = network(device.profile)
         self._processor = Processor(slowdown(device.profile), world.settings.quantum, self._idle)
         self._supply = Supply(device.profile, self.life.trace, self._loop, self.settle)
@@ -93,6 +95,22 @@ class Machine:
         self._before = Traffic()
 
     # What it is told.
+
+    def live(self, now: Situation) -> None:
+        """Be as its life says, except for what incidents that go on have taken away."""
+        self.fill(full=now.full or self._struck["full"] > 0)
+        self.connect(online=now.online and not self._struck["cut"])
+        self.switch(on=now.running and not self._struck["kill"])
+
+    def strike(self, kind: str) -> None:
+        """Take its power ("kill"), its network ("cut") or its room ("full") away, whatever its life says meanwhile."""
+        self._struck[kind] += 1
+        self.live(self.life.at(self._loop.time()))
+
+    def recover(self, kind: str) -> None:
+        """One such incident is over."""
+        self._struck[kind] -= 1
+        self.live(self.life.at(self._loop.time()))
 
     def switch(self, *, on: bool) -> None:
         """Cut its power, or give it back."""

@@ -126,6 +126,7 @@ class Simulated:
         costs: of each committed round, at the coordinator, with its virtual seconds.
         traffic: at each device's socket, over all its lives.
         joules: that each device drew, where its profile knows.
+        quarantined: devices that were left out after failures.
         state: the server's state in the end.
         log: what happened, in order.
     """
@@ -139,3 +140,4 @@ class Simulated:
     joules: Mapping[str, float]
     state: Trees
     log: tuple[Entry, ...]
+    quarantined: tuple[str, ...] = ()

@@ -117,6 +117,7 @@ class Scene:
             joules={name: machine.spent.total for name, machine in self._machines.items()},
             state=self._server.state(run),
             log=tuple(self._log.entries),
+            quarantined=self._server.quarantined(run),
         )
 
     async def _end(self) -> None:
@@ -140,9 +141,7 @@ class Scene:
         now = happening.now
         if happening.kind not in _QUIET:
             self._say(machine.name, happening.kind.value, 0, "")
-        machine.fill(full=now.full)
-        machine.connect(online=now.online)
-        machine.switch(on=now.running)
+        machine.live(now)
         if happening.kind in _SENSED:
             machine.sense()
         self._live(machine, life)
@@ -162,7 +161,7 @@ class Scene:
         machine = self._machines.get(incident.device)
         self._say(incident.device or incident.kind, f"incident: {incident.kind}", 0, "")
         if machine is not None:
-            await _befall(machine, incident, self._loop)
+            await _befall(machine, incident)
         elif incident.kind == "broker":
             self._broker.stop()
             await asyncio.sleep(incident.seconds)
@@ -216,21 +215,13 @@ def _error_in(context: Mapping[str, Any]) -> BaseException:
     return error if isinstance(error, BaseException) else RuntimeError(str(context.get("message")))
 
 
-async def _befall(machine: Machine, incident: Incident, loop: asyncio.AbstractEventLoop) -> None:
-    """Something goes wrong with one device."""
-    match incident.kind:
-        case "cut" if not incident.seconds:
-            machine.cut()
-        case "cut":
-            machine.connect(online=False)
-        case "silence":
-            machine.silence()
-        case "kill":
-            machine.switch(on=False)
-        case _:
-            machine.fill(full=True)
+async def _befall(machine: Machine, incident: Incident) -> None:
+    """Something goes wrong with one device, and is over after a while."""
+    kind = incident.kind
+    if kind == "silence" or (kind == "cut" and not incident.seconds):
+        (machine.silence if kind == "silence" else machine.cut)()
+        await asyncio.sleep(incident.seconds)
+        return
+    machine.strike(kind)
     await asyncio.sleep(incident.seconds)
-    now = machine.life.at(loop.time())
-    machine.fill(full=now.full)
-    machine.connect(online=now.online)
-    machine.switch(on=now.running)
+    machine.recover(kind)

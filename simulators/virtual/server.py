@@ -90,6 +90,10 @@ class Server:
         """What every accepted report said, and what each committed round cost."""
         return self._service.journal.results(run), self._service.journal.costs(run)
 
+    def quarantined(self, run: str) -> tuple[str, ...]:
+        """Devices that were left out after failures."""
+        return tuple(device for device, each in self._service.journal.conduct(run).items() if each.times)
+
     def state(self, run: str) -> Trees:
         """The server's state as NumPy trees."""
         checkpoint = self._service.journal.checkpoint(run)

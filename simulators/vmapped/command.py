@@ -48,6 +48,7 @@ def main(arguments: list[str]) -> int:
     counts = {name: number(f"--{name}", getattr(words, name), most) for name, most in limits.items()}
     cohort = number("--cohort", words.cohort, counts["devices"]) if words.cohort else counts["devices"]
     _check_device(words.device)
+    _check_words(words)
     began = time.perf_counter()
     run = _opened(words, counts)
     try:
@@ -82,6 +83,7 @@ def _opened(words: argparse.Namespace, counts: dict[str, int]) -> Vectorised:
         device=words.device,
         threads=threads if words.device == "cpu" else 1,
         folder=words.state,
+        data=described(words),
     )
 
 
@@ -152,6 +154,19 @@ def _text(result: dict[str, object]) -> str:
     return "\n".join(lines)
 
 
+def _check_words(words: argparse.Namespace) -> None:
+    """Refuse what would only be found when all is done.
+
+    Raises:
+        ConfigError: there is no directory for the results, or a number is none.
+    """
+    if words.tune_steps < 0:
+        raise ConfigError(f"{words.tune_steps} is no number of steps", where="--tune-steps", remedy="Give 0 or more")
+    if words.json is not None and not words.json.absolute().parent.is_dir():
+        where = f"--json {words.json}"
+        raise ConfigError("its directory does not exist", where=where, remedy="Make it, or name another file")
+
+
 def _check_device(device: str) -> None:
     """Refuse what torch would refuse in the middle.
 
@@ -159,7 +174,7 @@ def _check_device(device: str) -> None:
         ConfigError: there is no such device, or not here.
     """
     try:
-        torch.zeros(1, device=device)
+        torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"it cannot be used ({reason})", where=f"--device {device}", remedy="Leave it out") from error

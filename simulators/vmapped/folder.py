@@ -41,6 +41,8 @@ class Identity(msgspec.Struct, frozen=True):
         steps: minibatch steps of a round.
         seed: of the run.
         decay: of hyperparameters, by round.
+        batch: rows of a minibatch.
+        data: what the examples are, in words.
     """
 
     algorithm: str
@@ -51,6 +53,8 @@ class Identity(msgspec.Struct, frozen=True):
     steps: int
     seed: int
     decay: dict[str, float] = {}
+    batch: int = 0
+    data: str = ""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -97,7 +101,12 @@ class Folder:
 
     def __init__(self, path: Path, identity: Identity) -> None:
         self.path = path
-        path.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"it cannot be made ({error.strerror})", where=str(path), remedy="Name another directory"
+            ) from error
         self._lock = _locked(path / "lock")
         known = _read(path / "run.json", Identity)
         if known is not None and known != identity:

@@ -83,6 +83,7 @@ class Vectorised:
         device: where to compute ("cpu", "cuda").
         threads: chunks to compute at the same time, each on one core.
         folder: a directory for the run's state, which it goes on from; None keeps everything in memory.
+        data: what the examples are, in words; a folder refuses to go on with others.
 
     Raises:
         ConfigError: a setting is impossible, or the folder holds another run.
@@ -100,6 +101,7 @@ class Vectorised:
         device: str = "cpu",
         threads: int = 1,
         folder: Path | None = None,
+        data: str = "",
     ) -> None:
         _check(devices, setting, chunk, threads)
         admit(model)
@@ -113,7 +115,7 @@ class Vectorised:
         first = model.parameters
         self._model = first.map(lambda tensor: tensor.to(device))
         self.chunk = chunk or chunk_for(self._graphs, device)
-        self.folder = Folder(folder, self._identity(first)) if folder is not None else None
+        self.folder = Folder(folder, self._identity(first, data)) if folder is not None else None
         kept = self.plan.by_role(Role.KEEP)
         self._keep = keeping(kept, self.names, folder / "keep" if folder is not None else None)
         self._pool = Pool(threads)
@@ -273,7 +275,7 @@ class Vectorised:
         except KeyError as error:
             raise ConfigError(f"the fleet has no device {error.args[0]!r}", where="cohort") from None
 
-    def _identity(self, model: Tree) -> Identity:
+    def _identity(self, model: Tree, data: str) -> Identity:
         digest, plan = hashlib.sha256(), self.plan
         for name, tensor in model.items():
             digest.update(name.encode() + tensor.numpy().tobytes())
@@ -286,6 +288,8 @@ class Vectorised:
             steps=self.setting.steps,
             seed=self.setting.seed,
             decay=dict(self.setting.decay),
+            batch=plan.batch.size,
+            data=data,
         )
 
 

@@ -138,6 +138,23 @@ def test_a_fleets_devices_are_checked_when_they_are_asked_for(mine: ModuleType) 
     assert caught.value.where == "data f, device c"
 
 
+def test_a_module_of_the_working_directory_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lying_here.py").write_text(
+        "def load():\n    return [[0.0], [1.0]] * 40, [0, 1] * 40\n", encoding="utf-8"
+    )
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if each])  # as that of an installed command
+    monkeypatch.chdir(tmp_path)
+    assert len(load("lying_here:load", devices=3).devices) == 3
+    monkeypatch.delitem(sys.modules, "lying_here")
+
+
+def test_a_broken_distribution_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = EntryPoint("gone", "no_such_module:load", own.GROUP)
+    monkeypatch.setattr(own, "installed", lambda: {"gone": point})
+    with pytest.raises(ConfigError, match=r"cannot be imported .*brings no_such_module:load"):
+        load("gone")
+
+
 def test_a_function_that_fails_or_is_not_there_is_named(mine: ModuleType) -> None:
     def fails() -> None:
         raise RuntimeError("the sensor is gone")
@@ -147,8 +164,9 @@ def test_a_function_that_fails_or_is_not_there_is_named(mine: ModuleType) -> Non
         load("my_data:fails")
     with pytest.raises(ConfigError, match="options do not fit"):
         load("my_data:arrays,shift=1")
-    for name in ("my_data:nothing", "no_such_module:function"):
-        with pytest.raises(ConfigError, match="cannot be imported"):
-            load(name)
+    with pytest.raises(ConfigError, match="no function or class 'nothing'"):
+        load("my_data:nothing")
+    with pytest.raises(ConfigError, match="cannot be imported"):
+        load("no_such_module:function")
     with pytest.raises(ConfigError, match="train on is 2"):
         load("my_data:arrays,train_fraction=2")

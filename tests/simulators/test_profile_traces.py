@@ -242,6 +242,8 @@ def test_a_file_gives_traces_with_gaps_and_zones() -> None:
         ([HEADER, "a,zero,10,1,1,1,1"], "line 2: start is 'zero', which is no number of seconds"),
         ([HEADER, "a,nan,10,1,1,1,1"], "line 2: start is 'nan'"),
         ([HEADER, "a,10,10,1,1,1,1"], "line 2: 10 to 10 is no span of time"),
+        ([HEADER, "a,0,1e300,1,1,1,1"], "line 2: 0 to 1e.300 is no span of time"),
+        ([HEADER, "x" * 200_000 + ",0,10,1,1,1,1"], "line 2: it is no CSV"),
         ([HEADER, "a,-1,10,1,1,1,1"], "line 2: -1 to 10 is no span of time"),
         ([HEADER, ",0,10,1,1,1,1"], "line 2: device is empty"),
         ([HEADER, "a,0,10,1,1,1,1,GMT"], "line 2: zone is 'GMT'"),
@@ -298,5 +300,7 @@ def test_the_command_tells_draws_and_writes(tmp_path: Path, capsys: pytest.Captu
     assert "1 times as many in the best hour as in the worst" in capsys.readouterr().out
     with pytest.raises(ConfigError, match="--devices, --days"):
         main(["--devices", "0"])
+    with pytest.raises(ConfigError, match="too many"):
+        main(["--devices", "1", "--days", "1e9"])
     with pytest.raises(ConfigError, match="it cannot be written"):
         main(["always", "--svg", str(tmp_path / "none" / "t.svg")])

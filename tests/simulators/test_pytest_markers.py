@@ -101,6 +101,13 @@ def test_another_seed_is_the_run_s_too() -> None:
     assert (setup.scenario.seed, setup.scenario.run.seed) == (8, 8)
 
 
+def test_a_fault_takes_every_field_of_its_record() -> None:
+    found = faults_of(("link",), {"devices": 2, "after": 1, "through": 3, "rate": 1e5})
+    assert found == (Fault(kind="link", devices=2, after=1, through=3, values={"rate": 1e5}),)
+    with pytest.raises(ConfigError, match="It takes: devices, at, after, during, until, through, rate"):
+        faults_of(("link",), {"throuh": 3})
+
+
 def test_records_of_faults_are_taken_as_they_are() -> None:
     records = (Fault(kind="cut", devices=2, during=1), Fault(kind="coordinator", after=1))
     assert faults_of(records, {}) == records

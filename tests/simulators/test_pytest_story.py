@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
+from coordinator.status import RunStatus
 from simulators.emulation.report import EmulationReport, Told
+from simulators.pytest_plugin.fleet import Progress
 from simulators.pytest_plugin.story import LAST_WAITS, MOST_DEVICES, MOST_LINES, account, story, striking
 
 USUAL = (Told(0.1, "task", 1), Told(0.5, "report", 1), Told(0.9, "accepted", 1))
@@ -87,3 +91,20 @@ def test_the_seed_the_file_and_how_to_have_it_again_are_told() -> None:
 
 def test_a_fleet_that_never_came_to_anything_can_be_told_of() -> None:
     assert "(not started)" in account(report(run="", status="", stories={}))
+
+
+def test_rounds_are_those_that_trained_without_the_one_that_only_evaluates() -> None:
+    text = account(report(rounds=4, seconds={1: 0.5, 2: 0.5, 3: 0.5}))
+    assert "done, 3 rounds trained" in text
+
+
+def test_the_progress_line_never_counts_beyond_the_rounds_that_train(caplog: pytest.LogCaptureFixture) -> None:
+    see = Progress()
+    with caplog.at_level("INFO", logger="edgepfl.fleet"):
+        for number, status in ((0, "running"), (3, "running"), (4, "done")):  # the fourth round only evaluates
+            see(RunStatus("run-1", status, "", number, 3, "", "", (), {}, ""))
+    assert caplog.messages == [
+        "run-1: running, round 0 of 3",
+        "run-1: running, round 3 of 3",
+        "run-1: done, round 3 of 3",
+    ]

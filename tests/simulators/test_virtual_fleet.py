@@ -22,7 +22,7 @@ from edgepfl.eligibility import Conditions
 from edgepfl.errors import ConfigError
 from edgepfl.tree import Trees
 from simulators.federation import InProcess, Setting
-from simulators.profiles import DAY, Churn, profile
+from simulators.profiles import ALWAYS, DAY, Churn, Interval, Life, Presence, Trace, profile
 from simulators.virtual import Incident, Settings, Simulated, VirtualDevice, simulate
 from simulators.virtual.log import read
 
@@ -170,6 +170,26 @@ def test_a_slower_device_takes_longer_and_says_each_step() -> None:
         seconds("fast") * SLOW.compute_factor, abs=5e-3
     )  # the log has whole milliseconds
     assert profile("host").uplink is None  # the fast one has no link to wait for
+
+
+def test_what_an_incident_took_its_life_does_not_give_back() -> None:
+    used = Presence(online=True, charging=True, wifi=True, idle=False)
+    trace = Trace.of([Interval(0, 5, ALWAYS), Interval(5, 6, used), Interval(6, 400, ALWAYS)], 400)
+    devices = {
+        name: VirtualDevice(_virtual.examples(number), life=Life(profile("host"), trace, Churn(), 1, name))
+        for number, name in enumerate(NAMES)
+    }
+    dead, apart, *others = NAMES
+    incidents = (
+        Incident(0.0, "kill", dead, 300.0),
+        Incident(1.0, "kill", dead, 3.0),
+        Incident(0.0, "cut", apart, 300.0),
+    )
+    config = RunConfig(rounds=2, steps=1, goal=len(others), minimum=len(others), gather=30.0, seed=1)
+    found = simulate(_virtual.bundle(), config, devices, until=400.0, incidents=incidents)
+    assert found.status.status == Status.DONE
+    assert {each.device for each in found.results} == set(others)
+    assert not [each for each in found.log if each.what == "hello" and each.who in {dead, apart} and 1 < each.at < 300]
 
 
 @pytest.mark.parametrize(

@@ -244,10 +244,26 @@ def test_the_command_goes_on_from_its_directory(tmp_path: Path, capsys: pytest.C
         found[rounds, state] = json.loads(file.read_text())
     assert found[3, "one"]["evaluation"] == found[3, "other"]["evaluation"]
     assert [row["round"] for row in found[3, "one"]["history"]] == [1, 2, 3]
+    for other in (["--data", "random,features=6,classes=3,signal=9"], ["--batch", "4"]):
+        with pytest.raises(ConfigError, match="another run, with other"):
+            command.main([*words, "--rounds", "4", "--state", str(tmp_path / "one"), *other])
     assert "worst decile" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("wrong", ["--devices 0", "--chunk x", "--device tpu", "--algorithm nothing", "--data nothing"])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "--devices 0",
+        "--chunk x",
+        "--device tpu",
+        "--device meta",
+        "--algorithm nothing",
+        "--data nothing",
+        "--tune-steps -1",
+        "--json /nowhere/at-all/found.json",
+        f"--devices 2 --state {__file__}",
+    ],
+)
 def test_the_command_refuses_what_it_cannot_do(wrong: str) -> None:
     with pytest.raises(EdgepflError):
         command.main(["--rounds", "1", *wrong.split()])

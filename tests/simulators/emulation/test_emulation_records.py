@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,20 +28,24 @@ from device_agent.session import (
     Worked,
 )
 from edgepfl.bus import Disconnected
-from edgepfl.errors import ConfigError
+from edgepfl.errors import BusError, ConfigError
 from edgepfl.wire import BlobRef, Cancel, Member, Task
 from simulators.emulation import command
 from simulators.emulation.chronicle import LINES, Chronicle
+from simulators.emulation.emulation import broker_of, fleet_on
 from simulators.emulation.inflicting import meant
 from simulators.emulation.junit import write_junit
 from simulators.emulation.outcome import Fleetwide, Journalled, explained, lost, together
 from simulators.emulation.overlay import scenario_from
 from simulators.emulation.page import page
 from simulators.emulation.report import EmulationReport, Told
-from simulators.emulation.scenario import Fault
+from simulators.emulation.scenario import Fault, Scenario
 from simulators.emulation.shards import Part, Shard, pieces, share_of
 from simulators.emulation.sightings import Sightings
+from simulators.emulation.virtually import incidents
 from simulators.emulation.words import table
+from simulators.emulation.world import FLEET, World
+from simulators.profiles import DAY
 
 RUN = "run-1"
 NAMES = tuple(f"device-{number:03}" for number in range(12))
@@ -68,6 +74,12 @@ def test_reports_of_abandoned_attempts_and_of_open_rounds_are_not_lost() -> None
     sent = frozenset({("ant", TaskId(RUN, 1, 0)), ("ant", TaskId(RUN, 1, 1)), ("ant", TaskId(RUN, 2, 0))})
     assert lost(Fleetwide(sent), Journalled((result("ant", 1),), {1: cost(1)}), RUN) == 0
     assert lost(Fleetwide(sent), Journalled((), {1: cost(1)}), RUN) == 1
+
+
+def test_what_was_cancelled_in_an_abandoned_attempt_may_be_lost_in_the_next() -> None:
+    before, after = ("ant", TaskId(RUN, 1, 0)), ("ant", TaskId(RUN, 1, 1))
+    fleet = Fleetwide(frozenset({before, after}), frozenset({before}))
+    assert lost(fleet, Journalled((), {1: cost(1)}), RUN) == 1
 
 
 def test_parts_of_shards_survive_their_way() -> None:
@@ -326,6 +338,10 @@ def test_what_cannot_be_is_refused_by_its_option(given: list[str], what: str) ->
     [
         (["--shard", "1/2"], "meet at a broker"),
         (["--speedup", "0.5"], "no speedup"),
+        (["--speedup", "inf"], "no speedup"),
+        (["--json", "/"], "it is a directory"),
+        (["--keep", __file__], "cannot be made"),
+        (["--set", "lr=nan"], "must be finite"),
         (["--json", "/no/such/directory/out.json"], "does not exist"),
         (["--shard", "1/2", "--broker", "mqtt://localhost", "--check"], "one process"),
     ],
@@ -333,3 +349,69 @@ def test_what_cannot_be_is_refused_by_its_option(given: list[str], what: str) ->
 def test_options_that_contradict_each_other(given: list[str], what: str) -> None:
     with pytest.raises(ConfigError, match=what):
         command.main(given)
+
+
+def test_a_broker_that_does_not_answer_is_told_at_once() -> None:
+    with socket.socket() as nobody:  # it has the port, and does not listen
+        nobody.bind(("127.0.0.1", 0))
+        url = f"mqtt://127.0.0.1:{nobody.getsockname()[1]}"
+        with pytest.raises(BusError, match="no broker answers"):
+            broker_of(url)
+
+
+def test_where_others_may_be_a_fleet_has_a_name_of_its_own() -> None:
+    assert fleet_on("auto") == fleet_on("mosquitto") == FLEET
+    assert fleet_on("mqtt://10.0.0.5") != fleet_on("mqtt://10.0.0.5") != FLEET
+
+
+@pytest.mark.parametrize(
+    ("fault", "unknown"),
+    [
+        ({"kind": "kill", "devices": ["ant"], "through": 2}, "'through' of a fault"),
+        ({"kind": "silence", "devices": ["ant"], "until": 5.0}, "'until' of silence"),
+        ({"kind": "quota", "devices": ["ant"], "values": {"mib": 1.0}}, "a quota above mib = 0"),
+    ],
+)
+def test_virtual_time_says_what_it_does_not_know(fault: dict[str, Any], unknown: str) -> None:
+    with pytest.raises(ConfigError, match=unknown):
+        incidents(Scenario(faults=(msgspec.convert(fault, Fault),)), ("ant",))
+
+
+def test_what_lasts_for_good_lasts_in_virtual_time_too() -> None:
+    ant = ("ant",)
+    faults = (
+        Fault(kind="kill", devices=ant),
+        Fault(kind="kill", devices=ant, until=3.0),
+        Fault(kind="cut", devices=ant),
+    )
+    assert [each.seconds for each in incidents(Scenario(faults=faults), ("ant",))] == [DAY, 3.0, 0.0]
+
+
+class Switch:
+    """What a world knows of an agent: whether it runs."""
+
+    running = True
+
+    def start(self) -> None:
+        self.running = True
+
+    async def kill(self) -> None:
+        self.running = False
+
+
+def test_power_comes_back_when_all_that_took_it_are_over() -> None:
+    agent = Switch()
+    world = World.__new__(World)  # without a broker
+    vars(world).update(fleet={"ant": agent}, chronicle=Chronicle(), _without={}, _ended=set())
+
+    async def scenario() -> None:
+        await world.power_off("ant")
+        await world.power_off("ant", "battery")
+        await world.power_on("ant", "life")
+        assert not agent.running
+        await world.power_on("ant", "battery")
+        assert not agent.running
+        await world.power_on("ant")
+        assert agent.running
+
+    asyncio.run(scenario())

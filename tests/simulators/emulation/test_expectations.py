@@ -71,7 +71,7 @@ def test_what_came_as_expected_is_no_failure(holds: dict[str, object]) -> None:
     ("expected", "says"),
     [
         ({"status": "failed"}, "status: expected failed, found done; it waited last: 2 of 3 devices"),
-        ({"rounds": 3}, "rounds: expected at least 3, found 2"),
+        ({"rounds": 3}, "rounds: expected at least 3 that trained, found 2"),
         ({"lost": 0}, "lost: expected at most 0, found 1\n  device-002:"),
         ({"abandoned": 1}, "abandoned: expected at most 1, found 2"),
         ({"bytes_per_round": 199}, "bytes_per_round: expected at most 199, found 200"),
@@ -82,6 +82,7 @@ def test_what_came_as_expected_is_no_failure(holds: dict[str, object]) -> None:
         ({"reported": 2}, "reported: expected at least 2 reports in round 2, found 1\n  without device-001:"),
         ({"counted": {"device-001": 2}}, "count in at least 2 rounds, found 1\n"),
         ({"counted": {"device-009": 1}}, "counted: expected reports of device-009, found no such device"),
+        ({"uncounted": ["device-009"]}, "uncounted: expected that device-009 takes part, found no such device"),
         ({"uncounted": ["device-00*"]}, "uncounted: expected that no report of device-000 counts, found 2"),
         ({"told": ["sunshine"]}, "told: expected that somebody says 'sunshine', found nobody"),
         ({"refused": {"malformed": 3}}, "refused: expected at least 3 for 'malformed', found 2 (refused was: malf"),
@@ -107,6 +108,18 @@ def test_a_failure_shows_the_story_of_the_device_concerned() -> None:
     )
     (found,) = failures(REPORT, Expectations(uncounted=("device-001",)))
     assert "power cut" in found
+
+
+def test_a_report_counts_even_if_its_device_never_heard_of_that() -> None:
+    died = msgspec.structs.replace(REPORT, counted={"device-000": 2, "device-001": 1, "device-002": 1})
+    assert failures(died, Expectations(counted={"device-002": 1})) == ()
+    (found,) = failures(died, Expectations(uncounted=("device-002",)))
+    assert "no report of device-002 counts, found 1" in found
+
+
+def test_the_last_round_which_only_evaluates_is_no_round_of_training() -> None:
+    (found,) = failures(msgspec.structs.replace(REPORT, rounds=3), Expectations(rounds=3))
+    assert found == "rounds: expected at least 3 that trained, found 2"
 
 
 def test_of_a_long_story_the_end_is_shown() -> None:

@@ -151,6 +151,11 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "no value": ({"kind": "quota", "devices": 1}, "quota needs values: mib"),
     "a value where none is": ({"kind": "kill", "devices": 1, "values": {"mib": 1}}, "kill has no values"),
     "no time": ({"kind": "clock", "devices": 1, "values": {"stuck": "yesterday"}}, "stuck = 'yesterday' is no time"),
+    "late and never": ({"kind": "late", "devices": 1}, "late takes at or after"),
+    "during no round": ({"kind": "kill", "devices": 1, "during": 5}, "kill never happens: during = 5"),
+    "after the end": ({"kind": "broker", "after": 4}, "broker never happens: after = 4, and the last such round is 3"),
+    "over before it begins": ({"kind": "nan", "devices": 1, "after": 2, "through": 2}, "begins after it is over"),
+    "over before its round": ({"kind": "nan", "devices": 1, "during": 2, "through": 1}, "begins after it is over"),
     "late and at work": ({"kind": "late", "devices": 1, "during": 1}, "late takes at or after"),
     "a negative rate": ({"kind": "link", "devices": 1, "values": {"rate": -1}}, "rate = -1 is out of range"),
 }

@@ -34,5 +34,5 @@ def enough_files(agents: int, links: int = 0) -> None:
         raise RunError(
             f"{agents} agents need {wanted} open files, and the limit is {hard}",
             where="this process",
-            remedy="Raise it (ulimit -Hn), emulate fewer agents, or share them among processes with --shard",
+            remedy="Raise it (ulimit -Hn), emulate fewer agents, or share them among processes (emulate --shard)",
         ) from error
