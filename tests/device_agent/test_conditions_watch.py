@@ -128,6 +128,7 @@ def test_an_agent_says_what_it_lacks_declines_and_rests_after_a_report(tmp_path:
             report = await other.work(other.task(attempt=1, conditions=RESTED))
             assert isinstance(report, Report)
             hello = await other.hear(Hello)  # at once: agents look again after seconds, and this test does not wait
+            assert isinstance(hello.unmet, tuple)
             assert hello.unmet[0].startswith("it took part 0 s ago, at least 100 s needed")
             assert hello.pending is not None
             other.say(other.task(attempt=2, conditions=RESTED))

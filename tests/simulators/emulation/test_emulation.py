@@ -77,6 +77,7 @@ def test_faults_of_devices(tmp_path: Path) -> None:
             {"kind": "late", "devices": ["device-006"], "after": 1},
             {"kind": "link", "devices": ["device-007"], "values": {"rate": 200000, "delay": 0.01}},
             {"kind": "clock", "devices": ["device-008"], "values": {"stuck": "1970-01-01T00:00:00"}},
+            fleet={"agents": AGENTS, "keepalive": 2},  # the silent one notices before the run is over
             run=run,
             work={"model": "mlp-9k"},
         ),
@@ -88,7 +89,7 @@ def test_faults_of_devices(tmp_path: Path) -> None:
     assert ("disconnected", 0) in words(found, "device-001")
     assert 2 in accepted(found, "device-001")
     assert ("silence", 0) in words(found, "device-002")
-    assert accepted(found, "device-002") == [1]
+    assert {1, 5} <= set(accepted(found, "device-002"))  # a new connection works
     assert accepted(found, "device-003") == accepted(found, "device-004") == []
     assert found.refused["report"] >= 3
     assert any("not finite" in told.detail for told in found.stories["device-003"])
