@@ -13,6 +13,6 @@ INPUTS, CLASSES = 20, 3
 
 
 @cache
-def ditto_bundle(hidden: int = 400) -> Bundle:
+def ditto_bundle(hidden: int = 1500) -> Bundle:
     """Ditto on a model whose uploads are, unless it is told otherwise, too long for a message."""
     return build(Ditto(), mlp(inputs=INPUTS, hidden=hidden, classes=CLASSES, batch=4))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -69,7 +70,8 @@ def test_one_device_of_ten_that_cannot_run_it_stops_nothing(
         async with AsyncExitStack() as stack:
             service = await stack.enter_async_context(coordinating(broker.url, tmp_path / "coordinator"))
             fleet = AgentFleet(broker.url, FLEET, devices(10), tmp_path / "agents")
-            fleet[names[bad]].service._jobs._workshop = Workshop(old_runtime)
+            agent = fleet[names[bad]]
+            agent.outfit = dataclasses.replace(agent.outfit, workshop=Workshop(old_runtime))
             await stack.enter_async_context(fleet)
             await gathered(service, 10)
             config = everyone(10, minimum=9, rounds=2, steps=2, canary=0.3, gather=0.5, halt_failures=MARK)
