@@ -128,12 +128,11 @@ def _report(scenario: Scenario, found: Simulated, bundle: Bundle) -> EmulationRe
     seen = Sightings()
     seen.see(found.status)
     attempts = {number: cost.abandoned for number, cost in found.costs.items()}
-    sent = [(entry.who, entry.round) for entry in found.log if entry.what == "report"]
     traffic = NOTHING
     for each in found.traffic.values():
         traffic = added(traffic, each)
     fleet = Fleetwide(
-        sent=frozenset((who, TaskId(found.run, number, attempts.get(number, 0))) for who, number in sent),
+        sent=frozenset((who, TaskId(found.run, number, attempts.get(number, 0))) for who, number in sent(found.log)),
         stories=stories_of(found.log, frozenset(found.traffic)),
         traffic=traffic,
         joules=found.joules,
@@ -148,6 +147,28 @@ def _report(scenario: Scenario, found: Simulated, bundle: Bundle) -> EmulationRe
         pss_mib={},
         model=bundle.plan.title or scenario.work.model,
     )
+
+
+def sent(log: Iterable[Entry]) -> frozenset[tuple[str, int]]:
+    """(device, round) of each report of the attempt that was committed.
+
+    Whoever was in an attempt that was abandoned is dropped then, and may send its report again when it comes back.
+    """
+    found: set[tuple[str, int]] = set()
+    asked: set[tuple[str, int]] = set()
+    committed: set[int] = set()
+    for entry in log:
+        this = entry.who, entry.round
+        if entry.what in {"selected", "task again"}:
+            asked.add(this)
+        elif entry.what == "report" and this in asked:
+            found.add(this)
+        elif entry.what == "committed":
+            committed.add(entry.round)
+        elif entry.what == "dropped" and entry.round not in committed:
+            asked.discard(this)
+            found.discard(this)
+    return frozenset(found)
 
 
 def stories_of(log: Iterable[Entry], devices: frozenset[str]) -> dict[str, tuple[Told, ...]]:

@@ -19,18 +19,22 @@ class EventLog:
     Args:
         clock: virtual seconds.
         path: a file to write; None: none.
+        place: the directory of all state; errors name files below it, and no entry may depend on where it is.
     """
 
-    def __init__(self, clock: Callable[[], float], path: Path | None = None) -> None:
+    def __init__(self, clock: Callable[[], float], path: Path | None = None, place: Path | None = None) -> None:
         self.entries: list[Entry] = []
         self._clock = clock
         self._muted = False
+        self._hidden = f"{place}/" if place is not None else ""
         self._file: IO[bytes] | None = path.open("wb") if path is not None else None
 
     def say(self, who: str, what: str, round_: int = 0, detail: str = "") -> None:
         """Something happened just now."""
         if self._muted:
             return
+        if self._hidden:
+            detail = detail.replace(self._hidden, "")
         entry = Entry(round(self._clock(), _DIGITS), who, what, round_, detail)
         self.entries.append(entry)
         if self._file is not None:

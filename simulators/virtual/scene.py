@@ -69,7 +69,7 @@ class Scene:
         """From the start to the end; in the event loop of a virtual clock."""
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(lambda _, context: self._fail(_error_in(context)))
-        self._log = EventLog(self._loop.time, log)
+        self._log = EventLog(self._loop.time, log, self._folder)
         self._over = self._loop.create_future()
         world = World(
             self._broker,

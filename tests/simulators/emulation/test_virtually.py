@@ -1,4 +1,4 @@
-"""An emulation in virtual time: what it refuses."""
+"""An emulation in virtual time: what it refuses, and what its log says of reports and places."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import pytest
 from edgepfl.errors import ConfigError
 from simulators.emulation import virtually
 from simulators.emulation.scenario import Fault, FleetTable, Scenario
+from simulators.virtual import Entry
+from simulators.virtual.log import EventLog, read
 
 
 def test_a_fault_that_virtual_time_does_not_know_is_refused_before_graphs_are_built(
@@ -19,3 +21,32 @@ def test_a_fault_that_virtual_time_does_not_know_is_refused_before_graphs_are_bu
     scenario = Scenario(time="virtual", fleet=FleetTable(agents=2), faults=(fault,))
     with pytest.raises(ConfigError, match="'during' of a fault"):
         virtually.emulate_virtually(scenario, tmp_path, None, None, lambda _: None)
+
+
+def test_a_report_of_an_abandoned_attempt_is_not_one_that_can_be_lost() -> None:
+    log = [
+        *(Entry(0, who, "selected", 3) for who in "ab"),
+        Entry(1, "a", "report", 3),
+        Entry(1, "b", "report", 3),
+        Entry(2, "a", "dropped", 3),  # the attempt came to nothing
+        Entry(2, "b", "dropped", 3),
+        Entry(2, "a", "selected", 3),
+        Entry(3, "a", "report", 3),
+        Entry(3, "b", "report", 3),  # the old one, again
+        Entry(4, "coordinator", "committed", 3),
+        Entry(4, "a", "accepted", 3),
+        Entry(5, "c", "task again", 4),
+        Entry(5, "c", "report", 4),
+        Entry(6, "coordinator", "committed", 4),
+        Entry(6, "c", "dropped", 4, "nothing came of it"),
+    ]
+    assert virtually.sent(log) == {("a", 3), ("c", 4)}
+
+
+def test_no_entry_depends_on_where_the_state_lies(tmp_path: Path) -> None:
+    for place in ("here", "there"):
+        log = EventLog(lambda: 1.5, tmp_path / f"{place}.log", tmp_path / place)
+        log.say("a", "failed", 1, f"{tmp_path / place}/devices/a/fetched: a blob does not fit")
+        log.close()
+    assert (tmp_path / "here.log").read_bytes() == (tmp_path / "there.log").read_bytes()
+    assert read(tmp_path / "here.log")[0].detail == "devices/a/fetched: a blob does not fit"
