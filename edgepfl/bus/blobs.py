@@ -164,11 +164,19 @@ class BlobStore:
             StoreError: disk full, or no permission.
         """
         sha256 = hashlib.sha256(data).hexdigest()
+        self.keep_checked(sha256, data)
+        return sha256
+
+    def keep_checked(self, sha256: str, data: bytes | memoryview) -> None:
+        """Store ``data`` whose digest was calculated just now.
+
+        Raises:
+            StoreError: disk full, or no permission.
+        """
         path = self.path(sha256)
         with storing(path):
             if not path.exists() or self._digest(path) != sha256:
                 write_durably(path, data)
-        return sha256
 
     def ref_inline(self, ref: BlobRef) -> BlobRef:
         """``ref`` as it goes into a message: with the bytes inline if they are few, else as it is.

@@ -242,7 +242,7 @@ class Receiver:
         if hashlib.sha256(ref.inline).hexdigest() != ref.sha256:
             raise TransferError("the inline bytes have another digest", where=f"blob {ref.sha256[:16]}")
         if not self._blobs.has(ref.sha256):
-            self._blobs.keep(ref.inline)
+            self._blobs.keep_checked(ref.sha256, ref.inline)
         return True
 
     def _begin(self, ref: BlobRef) -> Fetch:
