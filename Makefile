@@ -48,7 +48,7 @@ demo: $(STAMP)-sim
 test: $(STAMP)-dev
 ifeq ($(TESTS),)
 	$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 else
 	$(BIN)/python -m pytest $(TESTS)
 endif

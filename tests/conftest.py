@@ -10,6 +10,7 @@ import pytest
 import torch
 from _components import absent
 from _once import FOLDER
+from _order import ordered
 from hypothesis import HealthCheck, settings
 
 from edgepfl.bus.loopback import LoopbackBroker
@@ -32,7 +33,9 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a GPU where there is none: ``pytest -m cuda`` runs it on any machine that has one."""
+    """Spread the files that wait; skip what needs a GPU where there is none (``pytest -m cuda`` elsewhere)."""
+    places = ordered([item.nodeid.partition("::")[0] for item in items])
+    items.sort(key=lambda item: places[item.nodeid.partition("::")[0]])
     if torch.cuda.is_available():
         return
     for item in items:
