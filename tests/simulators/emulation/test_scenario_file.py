@@ -17,6 +17,7 @@ from edgepfl.validation import in_file
 from simulators.emulation.scenario import Expectations, Fault, Scenario, without_faults
 from simulators.emulation.scenario_file import find, names, scenario_of
 
+EXAMPLE = Path(__file__).parents[3] / "docs/examples/day.toml"
 WHOLE = """
 name = "Slow, and Far Away"
 about = "One link is slow."
@@ -184,6 +185,13 @@ def test_an_unknown_name_is_answered_with_those_that_come_along() -> None:
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         find(tmp_path / "none.toml")
+
+
+def test_the_example_of_the_documents_is_a_day_of_a_thousand_phones() -> None:
+    found = find(EXAMPLE)
+    assert (found.time, found.fleet.agents, found.run.selected) == ("virtual", 1000, 65)
+    assert found.run.conditions is not None
+    assert found.run.conditions.charging
 
 
 def test_without_faults_all_else_is_the_same(tmp_path: Path) -> None:
