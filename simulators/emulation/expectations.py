@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
@@ -155,7 +156,8 @@ def _missing(report: EmulationReport, number: int) -> str:
 def _words(report: EmulationReport, expect: Expectations) -> Iterator[str]:
     said = tuple(spoken(report))
     for text in expect.told:
-        if not any(text in each for each in said):
+        wanted = re.compile(".*".join(re.escape(part) for part in text.split("*")), re.DOTALL)
+        if not any(wanted.search(each) for each in said):
             waits = "".join(f"\n    {each}" for each in report.waits[-LINES:])
             yield f"told: expected that somebody says {text!r}, found nobody who does; the run waited:{waits}"
     for reason, least in sorted(expect.refused.items()):

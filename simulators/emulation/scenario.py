@@ -213,7 +213,8 @@ class Expectations(Table, frozen=True):
         bytes_per_round: at the coordinator's socket, in and out, at most.
         seconds_per_round: at most; only where it is a promise and not a speed: machines differ.
         longest_round: seconds of the longest round, at most; likewise.
-        told: texts, each of which a device's story, the run's waits or the coordinator's words hold.
+        told: texts, each of which a line of a device's story, of the run's waits or of the coordinator's words holds;
+            ``*`` stands for anything in between.
         refused: messages or reports refused by reason, at least so many.
         doubled: devices that are named as cloned.
         quarantined: devices that were left out after failures.

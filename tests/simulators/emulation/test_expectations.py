@@ -59,7 +59,16 @@ REPORT = EmulationReport(
         {"mean": 0.7, "worst_decile": 0.5},
         {"reported": 1, "counted": {"device-000": 2, "device-001": 1}},
         {"counted": {"device-00[01]": 1}, "uncounted": ["device-002"]},
-        {"told": ["not charging", "1 more needed", "device-002: two agents", "device-001:", "malformed"]},
+        {
+            "told": [
+                "not charging",
+                "1 more needed",
+                "device-002: two agents",
+                "device-001:",
+                "malformed",
+                "device-002: *agents",
+            ]
+        },
         {"refused": {"malformed": 2}, "doubled": ["device-002"], "quarantined": ["device-00*"]},
     ],
 )
@@ -85,6 +94,7 @@ def test_what_came_as_expected_is_no_failure(holds: dict[str, object]) -> None:
         ({"uncounted": ["device-009"]}, "uncounted: expected that device-009 takes part, found no such device"),
         ({"uncounted": ["device-00*"]}, "uncounted: expected that no report of device-000 counts, found 2"),
         ({"told": ["sunshine"]}, "told: expected that somebody says 'sunshine', found nobody"),
+        ({"told": ["device-001: *two agents"]}, "told: expected that somebody says 'device-001: *two agents', found"),
         ({"refused": {"malformed": 3}}, "refused: expected at least 3 for 'malformed', found 2 (refused was: malf"),
         ({"refused": {"chunk": 1}}, "refused: expected at least 1 for 'chunk', found 0"),
         ({"doubled": ["device-001"]}, "doubled: expected device-001, found device-002"),
