@@ -37,6 +37,9 @@ else
 TORCH_SPEC ?= torch==$(TORCH_VERSION)
 endif
 
+# One more than there are cores: some tests wait for processes and networks.
+WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
+
 .PHONY: help demo test soak lint format clean
 
 help:
@@ -48,7 +51,7 @@ demo: $(STAMP)-sim
 test: $(STAMP)-dev
 ifeq ($(TESTS),)
 	$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 else
 	$(BIN)/python -m pytest $(TESTS)
 endif

@@ -19,7 +19,12 @@ from simulators.broker import BrokerHandle, installed, open_broker
 collect_ignore = ["e2e/outside_project"]  # somebody else's: test_outside_project.py runs it where it belongs
 pytest_plugins = ["_coordinating", "_killing", "_thrifty"]
 
-settings.register_profile("edgepfl", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # busy machines
+settings.register_profile(
+    "edgepfl",
+    deadline=None,  # busy machines
+    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=int(os.environ.get("EDGEPFL_EXAMPLES", "50")),  # where a test does not say; more by night
+)
 settings.load_profile("edgepfl")
 
 
@@ -41,6 +46,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("cuda") is not None:
             item.add_marker(pytest.mark.skip(reason="this machine has no CUDA device"))
+
+
+@pytest.fixture(scope="module")
+def graphs_once() -> Iterator[None]:
+    """Each graph is exported once in a session, whichever bundle has it."""
+    from _graphs_once import graphs_exported_once  # noqa: PLC0415  exporters take seconds to import
+
+    with graphs_exported_once():
+        yield
 
 
 _HOW = {"mosquitto": "apt install mosquitto", "iotcore": "pip install 'edgepfl[sim]'"}

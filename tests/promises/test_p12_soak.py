@@ -15,7 +15,7 @@ from _scale import FULL, record, scaled, seed_of
 from simulators.broker import BrokerHandle
 
 DEVICES = scaled(50, 1000)
-MINUTES = scaled(1 / 3, 30)
+MINUTES = scaled(1 / 5, 30)
 WORDS = scaled(("--cuts", "60", "--coordinator-cuts", "0.1", "--kills", "0.1", "--every", "2"), ())
 
 

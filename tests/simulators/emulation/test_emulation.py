@@ -20,6 +20,8 @@ from simulators.emulation.scenario_file import scenario_of
 from simulators.emulation.shards import Shard, lead
 from simulators.processes import Command
 
+pytestmark = pytest.mark.usefixtures("graphs_once")
+
 AGENTS = 10
 PATIENCE = 120.0
 

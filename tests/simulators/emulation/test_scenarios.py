@@ -13,7 +13,7 @@ from simulators.emulation.expectations import failures
 from simulators.emulation.scenario import Expectations, Fault, without_faults
 from simulators.emulation.scenario_file import catalogue, find, names
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.usefixtures("graphs_once")]
 
 TEN = (
     "below-minimum",
