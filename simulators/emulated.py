@@ -128,7 +128,7 @@ class EmulatedAgent:
     @property
     def traffic(self) -> Traffic:
         """What crossed its sockets, over all its starts."""
-        return self._traffic if self._bus is None else added(self._traffic, self._bus.traffic)
+        return self._traffic if self._bus is None else self._traffic + self._bus.traffic
 
     @property
     def session(self) -> Session:
@@ -228,13 +228,3 @@ class EmulatedAgent:
             listener=self._listener,
             decode=self._decode,
         )
-
-
-def added(first: Traffic, second: Traffic) -> Traffic:
-    """Two amounts of traffic together."""
-    return Traffic(
-        first.bytes_in + second.bytes_in,
-        first.bytes_out + second.bytes_out,
-        first.messages_in + second.messages_in,
-        first.messages_out + second.messages_out,
-    )

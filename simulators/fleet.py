@@ -20,7 +20,7 @@ from device_agent.work import Workshop
 from edgepfl.bus import Disconnected, Traffic
 from edgepfl.bus.heap import keep_freed_blocks
 from edgepfl.eligibility import Readings
-from simulators.emulated import NOTHING, EmulatedAgent, Outfit, added
+from simulators.emulated import NOTHING, EmulatedAgent, Outfit
 
 FleetListener: TypeAlias = Callable[[str, Event | Disconnected, tuple[Effect, ...]], None]
 """As :data:`~device_agent.listening.Listener`, with the device's name first."""
@@ -116,7 +116,7 @@ class AgentFleet:
         """What crossed all agents' sockets since the start."""
         found = NOTHING
         for agent in self._agents.values():
-            found = added(found, agent.traffic)
+            found += agent.traffic
         return found
 
     @property

@@ -43,6 +43,14 @@ class Traffic:
     messages_in: int = 0
     messages_out: int = 0
 
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(
+            self.bytes_in + other.bytes_in,
+            self.bytes_out + other.bytes_out,
+            self.messages_in + other.messages_in,
+            self.messages_out + other.messages_out,
+        )
+
     def __sub__(self, other: Traffic) -> Traffic:
         return Traffic(
             self.bytes_in - other.bytes_in,

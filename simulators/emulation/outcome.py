@@ -12,7 +12,7 @@ from coordinator.journal import Journal, Result, RoundCost
 from coordinator.status import means
 from device_agent.session import TaskId
 from edgepfl.bus import Traffic
-from simulators.emulated import NOTHING, added
+from simulators.emulated import NOTHING
 from simulators.emulation.chronicle import REFUSED
 from simulators.emulation.report import EmulationReport, Told
 from simulators.emulation.scenario import Scenario
@@ -73,7 +73,7 @@ def together(*parts: Fleetwide) -> Fleetwide:
     for part in parts:
         stories |= part.stories
         joules |= part.joules
-        traffic = added(traffic, part.traffic)
+        traffic += part.traffic
     return Fleetwide(
         frozenset[tuple[str, TaskId]]().union(*(part.sent for part in parts)),
         frozenset[tuple[str, TaskId]]().union(*(part.cancelled for part in parts)),

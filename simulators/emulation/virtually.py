@@ -12,7 +12,7 @@ from device_agent.session import TaskId
 from edgepfl.bundle import Bundle
 from edgepfl.errors import ConfigError
 from simulators.datasets import FleetData
-from simulators.emulated import NOTHING, added
+from simulators.emulated import NOTHING
 from simulators.emulation.gear import lives_of, runtimes_of
 from simulators.emulation.inflicting import meant
 from simulators.emulation.outcome import Fleetwide, Journalled, report_of
@@ -130,7 +130,7 @@ def _report(scenario: Scenario, found: Simulated, bundle: Bundle) -> EmulationRe
     attempts = {number: cost.abandoned for number, cost in found.costs.items()}
     traffic = NOTHING
     for each in found.traffic.values():
-        traffic = added(traffic, each)
+        traffic += each
     fleet = Fleetwide(
         sent=frozenset((who, TaskId(found.run, number, attempts.get(number, 0))) for who, number in sent(found.log)),
         stories=stories_of(found.log, frozenset(found.traffic)),

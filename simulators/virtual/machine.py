@@ -179,7 +179,7 @@ class Machine:
     def traffic(self) -> Traffic:
         """What crossed its socket, over all its starts."""
         now = Traffic() if self._running is None else self._running.bus.traffic
-        return _sum(self._before, now)
+        return self._before + now
 
     @property
     def spent(self) -> Spent:
@@ -287,7 +287,7 @@ class Machine:
         self.settle()
 
     def _leave(self, running: _Running) -> None:
-        self._before = _sum(self._before, running.bus.traffic)
+        self._before += running.bus.traffic
         self._running = None
         self._supply.work(Activity.IDLE)
 
@@ -319,12 +319,3 @@ class _Running:
     service: AgentService
     task: asyncio.Task[None]
     off: bool = False
-
-
-def _sum(one: Traffic, two: Traffic) -> Traffic:
-    return Traffic(
-        one.bytes_in + two.bytes_in,
-        one.bytes_out + two.bytes_out,
-        one.messages_in + two.messages_in,
-        one.messages_out + two.messages_out,
-    )
