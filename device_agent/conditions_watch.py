@@ -7,6 +7,7 @@ machine was off: then it counts from the boot, and a device waits longer than it
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -40,11 +41,8 @@ class Uptime:
     @classmethod
     def now(cls) -> Uptime:
         """This moment; a system that has no id of its boot counts each start of a process as one."""
-        try:
-            name = _BOOT_ID.read_text("ascii").strip()
-        except OSError:
-            return cls(_PROCESS, time.monotonic())
-        return cls(derive(0, "boot", name), time.clock_gettime(time.CLOCK_BOOTTIME))
+        boot = _this_boot()
+        return cls(_PROCESS, time.monotonic()) if boot is None else cls(boot, time.clock_gettime(time.CLOCK_BOOTTIME))
 
     def since(self, before: Uptime) -> float:
         """Seconds that have passed since then, at least."""
@@ -52,6 +50,15 @@ class Uptime:
 
 
 _PROCESS = time.monotonic_ns()
+
+
+@functools.cache
+def _this_boot() -> int | None:
+    """The number of this boot, which no process outlives; None where the system has none."""
+    try:
+        return derive(0, "boot", _BOOT_ID.read_text("ascii").strip())
+    except OSError:
+        return None
 
 
 class Watch:

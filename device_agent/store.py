@@ -48,7 +48,8 @@ after it                            the settled row, or no row
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import NamedTuple, Self
@@ -143,6 +144,9 @@ class Store:
     def __init__(self, path: Path, log_pages: int = LOG_PAGES) -> None:
         self._path = path
         self._database = Database(path, _APPLICATION, _MIGRATIONS, log_pages)
+        # What the rows say, as far as it is known: nobody else writes them, and each round asks several times.
+        self._rounds: dict[str, tuple[int, tuple[int, int] | None]] = {}  # settled and pending, by run
+        self._waiting: list[Outgoing] | None = None
 
     def limit(self, size: int) -> None:
         """Let the file have no more than so many bytes, see :meth:`Database.limit`; 0 for no limit."""
@@ -175,8 +179,8 @@ class Store:
         Raises:
             StoreError: the round is settled already, or a later one is pending.
         """
-        with self._database.transaction() as database:
-            settled, pending = _settled(database, run), _pending(database, run)
+        with self._changing(run) as database:
+            settled, pending = self._standing(database, run)
             if round_ <= settled or (pending is not None and (round_, attempt) < pending):
                 raise StoreError(
                     f"round {round_}, attempt {attempt} comes after settled round {settled}, pending {pending}",
@@ -184,7 +188,7 @@ class Store:
                     remedy="If the coordinator was set back to an older state, start a run with a new name",
                 )
             if pending is not None:
-                _drop(database, run)
+                self._drop(database, run, settled)
             slots = database.execute("INSERT INTO slots (keep) VALUES (?)", (keep,)).lastrowid
             database.execute(
                 "INSERT INTO pending VALUES (?, ?, ?, ?, ?, ?)", (run, round_, attempt, slots, report, upload)
@@ -193,12 +197,18 @@ class Store:
                 _serve(database, run, round_, serving)
             if facts:
                 database.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", facts.items())
+            self._rounds[run] = settled, (round_, attempt)
+            if self._waiting is not None:
+                others = (each for each in self._waiting if each.run != run)
+                self._waiting = sorted((*others, Outgoing(run, round_, attempt, report, upload)))
 
     def outbox(self) -> list[Outgoing]:
         """Every report whose acceptance is not known, by run."""
         with self._database.reading() as database:
-            rows = database.execute("SELECT run, round, attempt, report, upload FROM pending ORDER BY run").fetchall()
-        return [Outgoing(*row) for row in rows]
+            if self._waiting is None:
+                rows = database.execute("SELECT run, round, attempt, report, upload FROM pending ORDER BY run")
+                self._waiting = [Outgoing(*row) for row in rows]
+            return list(self._waiting)
 
     def standings(self) -> dict[str, tuple[int, tuple[int, int] | None]]:
         """Of each run that anything is stored of: the settled round (-1: none), and round and attempt of what waits."""
@@ -218,33 +228,38 @@ class Store:
             open_attempt: the task's attempt.
         """
         with self._database.reading() as database:
-            settled = _settled(database, run)
-            if _pending(database, run) is None:  # nothing can change: no need to wait for the disk
+            settled, pending = self._standing(database, run)
+            if pending is None:  # nothing can change: no need to wait for the disk
                 return Settlement(settled, None, behind=settled < accepted_round)
-        with self._database.transaction() as database:
-            settled, pending = _settled(database, run), _pending(database, run)
+        with self._changing(run) as database:
+            settled, pending = self._standing(database, run)
             if pending is not None and accepted_round >= settled:
                 if pending[0] == accepted_round:
-                    _promote(database, run)
+                    self._promote(database, run, pending)
                 elif pending[0] < accepted_round or pending < (open_round, open_attempt):
-                    _drop(database, run)
-            settled = _settled(database, run)
-            return Settlement(settled, _pending(database, run), behind=settled < accepted_round)
+                    self._drop(database, run, settled)
+            settled, pending = self._standing(database, run)
+            return Settlement(settled, pending, behind=settled < accepted_round)
 
     def close_round(self, run: str, round_: int, *, accepted: bool) -> None:
         """Take a Commit's word on this device's report of a round; the table above says how."""
-        with self._database.transaction() as database:
-            pending = _pending(database, run)
+        with self._database.reading() as database:
+            _, pending = self._standing(database, run)
+            if pending is None or pending[0] != round_:
+                return
+        with self._changing(run) as database:
+            settled, pending = self._standing(database, run)
             if pending is None or pending[0] != round_:
                 return
             if accepted:
-                _promote(database, run)
+                self._promote(database, run, pending)
             else:
-                _drop(database, run)
+                self._drop(database, run, settled)
 
     def forget(self, run: str) -> None:
         """Remove everything of a run, and overwrite where it was in the file."""
-        with self._database.transaction(overwriting=True) as database:
+        with self._changing(run, overwriting=True) as database:
+            self._know_nothing_of(run)
             for table in ("settled", "pending"):
                 _free(database, table, run)
             for table in ("settled", "pending", "serving"):
@@ -289,6 +304,45 @@ class Store:
             database.execute("UPDATE facts SET value = value + 1 WHERE name = 'session'")
             return _fact(database, "session")
 
+    @contextmanager
+    def _changing(self, run: str, *, overwriting: bool = False) -> Iterator[sqlite3.Connection]:
+        """A transaction that changes what is stored of a run; if it fails, the rows must be asked again."""
+        try:
+            with self._database.transaction(overwriting=overwriting) as database:
+                yield database
+        except BaseException:
+            self._know_nothing_of(run)
+            raise
+
+    def _standing(self, database: sqlite3.Connection, run: str) -> tuple[int, tuple[int, int] | None]:
+        """The settled round, -1 for none, and round and attempt of what is pending; inside a use of the database."""
+        found = self._rounds.get(run)
+        if found is None:
+            settled = database.execute("SELECT round FROM settled WHERE run = ?", (run,)).fetchone()
+            pending = database.execute("SELECT round, attempt FROM pending WHERE run = ?", (run,)).fetchone()
+            found = self._rounds[run] = (settled[0] if settled else NONE), pending
+        return found
+
+    def _know_nothing_of(self, run: str) -> None:
+        self._rounds.pop(run, None)
+        self._waiting = None
+
+    def _promote(self, database: sqlite3.Connection, run: str, pending: tuple[int, int]) -> None:
+        _free(database, "settled", run)
+        database.execute("INSERT OR REPLACE INTO settled SELECT run, round, slots FROM pending WHERE run = ?", (run,))
+        self._remove(database, run, pending[0])
+
+    def _drop(self, database: sqlite3.Connection, run: str, settled: int) -> None:
+        _free(database, "pending", run)
+        self._remove(database, run, settled)
+
+    def _remove(self, database: sqlite3.Connection, run: str, settled: int) -> None:
+        """Nothing is pending any more, and this round is the settled one."""
+        database.execute("DELETE FROM pending WHERE run = ?", (run,))
+        self._rounds[run] = settled, None
+        if self._waiting is not None:
+            self._waiting = [each for each in self._waiting if each.run != run]
+
     def close(self) -> None:
         """Let go of the file."""
         self._database.close()
@@ -302,18 +356,6 @@ class Store:
         self.close()
 
 
-def _settled(database: sqlite3.Connection, run: str) -> int:
-    row = database.execute("SELECT round FROM settled WHERE run = ?", (run,)).fetchone()
-    return row[0] if row else NONE
-
-
-def _pending(database: sqlite3.Connection, run: str) -> tuple[int, int] | None:
-    row: tuple[int, int] | None = database.execute(
-        "SELECT round, attempt FROM pending WHERE run = ?", (run,)
-    ).fetchone()
-    return row
-
-
 def _serve(database: sqlite3.Connection, run: str, round_: int, model: bytes) -> None:
     """Predict with this model from now on, unless there is one of a later round."""
     database.execute(
@@ -323,24 +365,9 @@ def _serve(database: sqlite3.Connection, run: str, round_: int, model: bytes) ->
     )
 
 
-def _promote(database: sqlite3.Connection, run: str) -> None:
-    _free(database, "settled", run)
-    database.execute("INSERT OR REPLACE INTO settled SELECT run, round, slots FROM pending WHERE run = ?", (run,))
-    _remove(database, run)
-
-
-def _drop(database: sqlite3.Connection, run: str) -> None:
-    _free(database, "pending", run)
-    _remove(database, run)
-
-
 def _free(database: sqlite3.Connection, table: str, run: str) -> None:
     """Delete the KEEP slots that a row of a table has."""
     database.execute(f"DELETE FROM slots WHERE id = (SELECT slots FROM {table} WHERE run = ?)", (run,))  # noqa: S608  our own names
-
-
-def _remove(database: sqlite3.Connection, run: str) -> None:
-    database.execute("DELETE FROM pending WHERE run = ?", (run,))
 
 
 def _fact(database: sqlite3.Connection, name: str) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ from device_agent.data import Examples
 from device_agent.evaluate import evaluate
 from device_agent.interpreter import Halfway, Interpreter, RoundResult, Start, Stopped
 from device_agent.runners import Runner
+from device_agent.runners.lending import Lending
 from edgepfl import codec
 from edgepfl.bundle import Bundle, unpack
 from edgepfl.coding import Coding
@@ -128,12 +130,14 @@ class Workshop:
         most: bundles to hold open.
         tidy: called after each task, in its thread.
         clock: seconds that never go back, by which work is timed.
+        shared: whether many agents take turns here: then what one task has bound and decoded stays for the next ones.
     """
 
     def __init__(
         self,
         runner: Callable[[Bundle], Runner],
         *,
+        shared: bool = False,
         runtime: str = "onnx",
         version: str = "",
         most: int = 4,
@@ -147,6 +151,8 @@ class Workshop:
         self._version = version or runtime
         self._most = most
         self._open: dict[str, Interpreter] = {}
+        self._lending: dict[str, Lending] | None = {} if shared else None
+        self._downloaded: tuple[str, str, Trees] = ("", "", {})  # of which bundle, its digest, and what is in it
         self._lock = threading.Lock()
 
     def perform(self, task: Task, materials: Materials, on_step: Callable[[int], None]) -> Product:
@@ -162,12 +168,20 @@ class Workshop:
             EdgepflError: whatever stands in the way, with its reason.
             Stopped: ``on_step`` raised it.
         """
+        try:
+            return self._perform(task, materials, on_step)
+        finally:
+            self._give_back(task.bundle.sha256, whole=sys.exception() is None)
+
+    def _perform(self, task: Task, materials: Materials, on_step: Callable[[int], None]) -> Product:
         started = self._clock()
         on_step(0)  # it may have waited long for its thread
         interpreter = self._interpreter(task.bundle.sha256, materials.bundle)
         examples = materials.examples.fit(interpreter.plan)
         coding = Coding(task.codec, interpreter.plan)
-        start, residual = _start(task, materials, interpreter.plan, coding)
+        start, residual = _start(
+            task, materials, interpreter.plan, coding, self._download(task, materials, interpreter.plan)
+        )
         loaded = self._clock()
         before = self._before(task, materials, interpreter, start, examples, on_step)
         began = self._clock() - before.trained
@@ -240,9 +254,39 @@ class Workshop:
                         remedy=f"Export it with --runtimes {self.runtime}",
                     )
                 while len(self._open) >= self._most:
-                    self._open.pop(next(iter(self._open)))
-                self._open[sha256] = Interpreter(bundle.plan, bundle.model, self._runner(bundle))
+                    self._close(next(iter(self._open)))
+                self._open[sha256] = Interpreter(bundle.plan, bundle.model, self._runner_of(sha256, bundle))
             return self._open[sha256]
+
+    def _runner_of(self, sha256: str, bundle: Bundle) -> Runner:
+        runner = self._runner(bundle)
+        if self._lending is None:
+            return runner
+        lending = self._lending[sha256] = Lending(runner, bundle.plan.graphs)
+        return lending
+
+    def _close(self, sha256: str) -> None:
+        del self._open[sha256]
+        if self._lending is not None:
+            del self._lending[sha256]
+
+    def _give_back(self, sha256: str, *, whole: bool) -> None:
+        """Let the next task have what this thread's bound; nothing of the result lies in that any more."""
+        lending = self._lending.get(sha256) if self._lending is not None else None
+        if lending is not None:
+            (lending.give_back if whole else lending.drop)()
+
+    def _download(self, task: Task, materials: Materials, plan: Plan) -> Trees:
+        """The DOWN slots; nobody changes their arrays, so those of a whole cohort can be the same ones."""
+        key = task.bundle.sha256, task.download.sha256
+        *known, trees = self._downloaded
+        if self._lending is not None and tuple(known) == key:
+            return trees
+        expected = {name: slot.tensors for name, slot in plan.by_role(Role.DOWN).items()}
+        trees = codec.decode(materials.download(), expected, where="download")
+        if self._lending is not None:
+            self._downloaded = (*key, trees)
+        return trees
 
 
 def _enough(task: Task, trained: float) -> bool:
@@ -266,10 +310,8 @@ def _between(
     return between
 
 
-def _start(task: Task, materials: Materials, plan: Plan, coding: Coding) -> tuple[Start, Trees]:
+def _start(task: Task, materials: Materials, plan: Plan, coding: Coding, down: Trees) -> tuple[Start, Trees]:
     """What the round begins with, and what of earlier uploads is still to be sent."""
-    expected = {name: slot.tensors for name, slot in plan.by_role(Role.DOWN).items()}
-    down = codec.decode(materials.download(), expected, where="download")
     kept = sending.taken(materials.keep, coding, plan)
     start = Start(down, kept.slots, task.hyper, derive(task.seed, materials.device), task.round)
     return start, kept.residual

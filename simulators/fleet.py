@@ -70,7 +70,7 @@ class AgentFleet:
         self._agents: dict[str, EmulatedAgent] = {}
         self._late: set[str] = set()
         self._arriving: asyncio.Task[None] | None = None
-        workshop = workshop or Workshop(OnnxRunner)
+        workshop = workshop or Workshop(OnnxRunner, shared=True)
         for name, examples in devices.items():
             self.add(
                 name,

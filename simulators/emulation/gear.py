@@ -102,7 +102,9 @@ class Gear:
         """
         if profile.runtime not in self._workshops:
             choice = choose(RuntimeSettings(kind=profile.runtime))
-            self._workshops[profile.runtime] = Workshop(choice.runner, runtime=choice.runtime, version=choice.version)
+            self._workshops[profile.runtime] = Workshop(
+                choice.runner, shared=True, runtime=choice.runtime, version=choice.version
+            )
         return self._workshops[profile.runtime]
 
     def link(self, profile: DeviceProfile) -> Faults:

@@ -7,6 +7,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -193,7 +194,7 @@ def test_a_crash_inside_a_transaction_leaves_the_state_before_it(tmp_path: Path)
         settled(store, 0)
         pending(store, 1)
         with store._database.transaction() as database:
-            stores._promote(database, RUN)
+            store._promote(database, RUN, (1, 0))
             copy_files(tmp_path / "a.db", tmp_path / "cut")
         with Store(tmp_path / "cut" / "a.db") as after:
             assert after.keep(RUN) == Kept(0, b"keep 0.0")
@@ -208,11 +209,42 @@ def test_a_failure_inside_a_transaction_undoes_it(tmp_path: Path, monkeypatch: p
     with Store(tmp_path / "a.db") as store:
         pending(store, 0)
         with monkeypatch.context() as patch:
-            patch.setattr(stores, "_remove", failing)
+            patch.setattr(store, "_remove", failing)
             with pytest.raises(RuntimeError, match="bug"):
                 store.settle(RUN, 0, 1, 0)
         assert (store.keep(RUN), len(store.outbox())) == (Kept(-1, None), 1)
         assert store.settle(RUN, 0, 1, 0).settled == 0
+
+
+def test_what_was_undone_is_not_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Store(tmp_path / "a.db") as store:
+        pending(store, 0)
+        waiting, remove = store.outbox(), store._remove
+
+        def removing(*given: Any) -> None:  # noqa: ANN401  as it takes them
+            remove(*given)
+            raise RuntimeError("bug")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "_remove", removing)
+            with pytest.raises(RuntimeError, match="bug"):
+                store.close_round(RUN, 0, accepted=True)
+        assert store.outbox() == waiting
+        assert store.settle(RUN, -1, 0, 0) == Settlement(-1, (0, 0), behind=False)
+
+
+def test_what_could_not_be_written_is_not_remembered(tmp_path: Path) -> None:
+    with Store(tmp_path / "a.db") as store:
+        settled(store, 0)
+        waiting = store.outbox()
+        store.limit(1)
+        with pytest.raises(StoreError):
+            store.commit_pending(RUN, 1, 0, keep=bytes(1 << 20), report=b"report")
+        assert store.outbox() == waiting == []
+        assert store.settle(RUN, 0, 1, 0) == Settlement(0, None, behind=False)
+        store.limit(0)
+        pending(store, 1)
+        assert [each.round for each in store.outbox()] == [1]
 
 
 def test_any_length_of_the_log_leaves_a_state_that_was(tmp_path: Path) -> None:

@@ -7,7 +7,9 @@ are delivered at any time, in any order, any number of times; the power may fail
 from __future__ import annotations
 
 import shutil
+import sqlite3
 import tempfile
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -154,6 +156,18 @@ class Exchange(RuleBasedStateMachine):
                 assert waiting == {truth.round: b"report of " + truth.received}
             if self.store.keep(run).round < truth.accepted:
                 assert waiting == {truth.accepted: b"report of " + truth.counted[truth.accepted]}
+
+    @invariant()
+    def what_it_remembers_is_what_the_file_says(self) -> None:
+        if not hasattr(self, "store"):
+            return
+        with closing(sqlite3.connect(f"file:{self.path}?mode=ro", uri=True)) as file:
+            settled = dict(file.execute("SELECT run, round FROM settled"))
+            rows = file.execute("SELECT run, round, attempt, report, upload FROM pending ORDER BY run").fetchall()
+        pending = {run: (round_, attempt) for run, round_, attempt, *_ in rows}
+        for run, known in self.store._rounds.items():
+            assert known == (settled.get(run, -1), pending.get(run))
+        assert self.store.outbox() == rows
 
 
 class Words(RuleBasedStateMachine):
