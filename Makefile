@@ -5,6 +5,7 @@
 #   make test TESTS="tests/test_tree.py -k dot"       some tests alone, without the linters
 #   make demo TORCH=cuda                              a CUDA build of torch, several GB
 #   make demo PYTHON=python3.12                       another interpreter, 3.11 or newer
+#   make matrix                                       the tests with every cell of their matrices, not a covering part
 #   make soak                                         the twelve promises in full, and 30 minutes with 1,000 devices:
 #                                                     two to three hours, two cores, 4 GB of memory and 20 GB of disk
 #   make soak SEED=7                                  the same with other faults
@@ -40,7 +41,7 @@ endif
 # One more than there are cores: some tests wait for processes and networks.
 WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 
-.PHONY: help demo test soak lint format clean
+.PHONY: help demo test matrix soak lint format clean
 
 help:
 	@sed -n '/^#/!q;s/^# \{0,1\}//p' Makefile
@@ -55,6 +56,9 @@ ifeq ($(TESTS),)
 else
 	$(BIN)/python -m pytest $(TESTS)
 endif
+
+matrix: $(STAMP)-dev
+	EDGEPFL_MATRIX=full $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 soak: $(STAMP)-dev
 	EDGEPFL_SOAK=1 EDGEPFL_SEED=$(SEED) EDGEPFL_PROMISES_JSON=$(PROMISES) OMP_NUM_THREADS=1 \

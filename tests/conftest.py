@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Literal
 
 import pytest
 import torch
+from _breadth import FULL, chosen
 from _components import absent
 from _once import FOLDER
 from _order import ordered
@@ -39,6 +41,8 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Spread the files that wait; skip what needs a GPU where there is none (``pytest -m cuda`` elsewhere)."""
+    if not FULL:
+        items[:] = _on_a_broker_each(items)
     places = ordered([item.nodeid.partition("::")[0] for item in items])
     items.sort(key=lambda item: places[item.nodeid.partition("::")[0]])
     if torch.cuda.is_available():
@@ -46,6 +50,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("cuda") is not None:
             item.add_marker(pytest.mark.skip(reason="this machine has no CUDA device"))
+
+
+def _on_a_broker_each(items: list[pytest.Item]) -> list[pytest.Item]:
+    """The tests without those that take long and run on another broker already; the bus itself is tried on all."""
+    brokers: dict[str, set[str]] = defaultdict(set)
+    for item in items:
+        if (broker := _broker_of(item)) is not None:
+            brokers[_name_of(item)].add(broker)
+    its = {name: chosen(name, sorted(found)) for name, found in brokers.items()}
+    return [item for item in items if _broker_of(item) in {None, its.get(_name_of(item))}]
+
+
+def _broker_of(item: pytest.Item) -> str | None:
+    """What broker a test that takes long runs on."""
+    callspec = getattr(item, "callspec", None)
+    if callspec is None or not item.nodeid.startswith(("tests/crash/", "tests/e2e/", "tests/promises/")):
+        return None
+    found: str | None = callspec.params.get("broker")
+    return found
+
+
+def _name_of(item: pytest.Item) -> str:
+    return item.nodeid.partition("[")[0]
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import dataclasses
 import msgspec
 import numpy as np
 import pytest
+from _breadth import crossed
 from _exported import DEVICES, EVERY, RUNTIMES, VARIANTS, Exported, Options, exported, label
 from _federation import COHORTS, Federation, assert_near, differ, eager, runner, shipped
 
@@ -45,8 +46,9 @@ def near(found: Federation, expected: Federation) -> None:
     assert_near(found.judgement(), expected.judgement(), tolerance=TOLERANCE)
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
-@pytest.mark.parametrize("name", EVERY[::-1])  # other files start at the other end: processes share the exports
+@pytest.mark.parametrize(  # other files start at the other end: processes share the exports
+    ("name", "runtime"), crossed(EVERY, RUNTIMES)[::-1]
+)
 def test_three_rounds_and_their_evaluation_are_those_of_eager_torch(name: str, runtime: str) -> None:
     subject = shipped(name, runtime)
     real = Federation(subject, runner=runner(name, runtime)).run()

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
+from _breadth import crossed
 from _exported import DEVICES, EVERY, RUNTIMES, exported
 from _federation import STEPS, Federation, runner, shipped
 
@@ -58,8 +59,7 @@ def results(federation: Federation) -> list[RoundResult]:
     return [result for moved in federation.history for result in moved.results.values()]
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize(("name", "runtime"), crossed(EVERY, RUNTIMES))
 def test_a_round_gives_every_up_and_keep_slot_and_no_other(name: str, runtime: str) -> None:
     federation = Federation(shipped(name, runtime), runner=runner(name, runtime)).run()
     for result in results(federation):
@@ -71,8 +71,7 @@ def test_a_round_gives_every_up_and_keep_slot_and_no_other(name: str, runtime: s
         assert {result.steps for result in moved.results.values()} == {federation.algorithm.local_steps(STEPS, coins)}
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize(("name", "runtime"), crossed(EVERY, RUNTIMES))
 def test_the_graphs_set_declared_slots_only_and_finish_sets_every_up_slot(name: str, runtime: str) -> None:
     recorder = Recorder(runner(name, runtime))
     federation = Federation(shipped(name, runtime), runner=recorder).run()
@@ -88,8 +87,7 @@ def test_the_graphs_set_declared_slots_only_and_finish_sets_every_up_slot(name: 
     assert (declared(plan.by_role(Role.UP)) | declared(plan.by_role(Role.TELL))).keys() <= finished
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize(("name", "runtime"), crossed(EVERY, RUNTIMES))
 def test_shapes_and_dtypes_never_drift(name: str, runtime: str) -> None:
     """The server's state may come to hold more, of a device that joins; what it held keeps its shape."""
     recorder = Recorder(runner(name, runtime))
@@ -141,8 +139,7 @@ def occurs(array: Array, data: bytes) -> bool:
     return any(each in data for each in written)
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize(("name", "runtime"), crossed(EVERY, RUNTIMES))
 def test_what_a_device_keeps_is_in_nothing_that_it_sends(name: str, runtime: str) -> None:
     """Unless the algorithm says that it reveals it.
 

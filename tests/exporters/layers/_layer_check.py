@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from _breadth import FULL
 from _components import absent
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -123,6 +124,15 @@ def together(cases: Sequence[Case]) -> Case:
     shapes = tuple(shape for each in cases for shape in each.shapes)
     draws = tuple(draw for each in cases for draw in each.draws)
     return Case(" + ".join(each.name for each in cases), lambda: _Side(cases), shapes, draws)
+
+
+def on(runtime: str, cases: Sequence[Case]) -> Case:
+    """Several cases in one graph of a runtime.
+
+    Torch takes three times as long to lower them for ExecuTorch as for ONNX, so unless the matrix is to be full, that
+    has every second one.
+    """
+    return together(cases if FULL or runtime == "onnx" else cases[::2])
 
 
 class Through(nn.Module):

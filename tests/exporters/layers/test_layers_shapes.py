@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from _layer_check import RUNTIMES, Case, call, case, decomposed, exported, together
+from _layer_check import RUNTIMES, Case, call, case, decomposed, exported, on
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -108,10 +108,10 @@ def test_what_moves_elements_is_torchs(layer: Case) -> None:
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_resampling_and_padding_on_a_runtime(runtime: str) -> None:
-    assert exported(together(RESAMPLED), runtime) > 1000
-    assert exported(together(PADDED), runtime) > 1000
+    assert exported(on(runtime, RESAMPLED), runtime) > 500
+    assert exported(on(runtime, PADDED), runtime) > 500
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_moves_on_a_runtime(runtime: str) -> None:
-    assert exported(together(SHAPED), runtime) > 1000
+    assert exported(on(runtime, SHAPED), runtime) > 500
