@@ -148,4 +148,5 @@ class Cast:
             stories=chronicle.stories(),
             traffic=world.fleet.traffic,
             joules=joules,
+            happened=frozenset(self.faults.happened),
         )

@@ -29,6 +29,7 @@ def failures(
     """
     return (
         *_ending(report, expect),
+        *(f"faults: {each}: nothing was put to the test" for each in report.missed),
         *_numbers(report, expect),
         *_participation(report, expect),
         *_words(report, expect),

@@ -55,6 +55,8 @@ class Inflicting:
         self._world = world
         self._waiting = list(faults)
         self._done: set[tuple[int, str]] = set()  # faults of a task that happened, by their place and device
+        self.happened: set[int] = set()
+        """Places of the scenario's faults that happened, to anybody of this process at least."""
         self._running: set[asyncio.Task[None]] = set()
         self._timers: list[asyncio.TimerHandle] = []
         self._committed = 0  # the last round that was
@@ -63,17 +65,17 @@ class Inflicting:
 
     def from_the_start(self) -> None:
         """What is wrong before the run begins."""
-        for fault, devices in self._waiting:
+        for place, (fault, _) in enumerate(self._waiting):
             if fault.at is None and fault.after is None and fault.during is None and fault.kind != "late":
-                self.inflict(fault, devices)
+                self._happen(place)
 
     def begin(self) -> None:
         """The run begins: so does the time of the faults."""
         loop = asyncio.get_running_loop()
-        for fault, devices in self._waiting:
+        for place, (fault, _) in enumerate(self._waiting):
             if fault.at is not None:
                 wait = fault.at / self._world.speedup
-                self._timers.append(loop.call_later(wait, self.inflict, fault, devices))
+                self._timers.append(loop.call_later(wait, self._happen, place))
 
     def committed(self, before: int, now: int) -> None:
         """Rounds after ``before``, up to ``now``, were committed."""
@@ -81,9 +83,9 @@ class Inflicting:
         for number, event in self._rounds.items():
             if number <= now:
                 event.set()
-        for fault, devices in self._waiting:
+        for place, (fault, _) in enumerate(self._waiting):
             if fault.after is not None and before < fault.after <= now:
-                self.inflict(fault, devices)
+                self._happen(place)
 
     def _took(self, device: str, task: TaskId) -> None:
         """A device has its task."""
@@ -94,7 +96,15 @@ class Inflicting:
             if (whose and whose not in devices) or (place, whose) in self._done:
                 continue
             self._done.add((place, whose))
+            self.happened.add(place)
             self.inflict(fault, (whose,) if whose else ())
+
+    def _happen(self, place: int) -> None:
+        """A fault of the scenario happens to all its devices."""
+        fault, devices = self._waiting[place]
+        if devices or fault.kind in OF_NO_DEVICE:
+            self.happened.add(place)
+        self.inflict(fault, devices)
 
     def inflict(self, fault: Fault, devices: Iterable[str]) -> None:
         """Carry out a fault now, and let it be over when its time is."""

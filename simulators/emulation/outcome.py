@@ -15,7 +15,7 @@ from edgepfl.bus import Traffic
 from simulators.emulated import NOTHING
 from simulators.emulation.chronicle import REFUSED
 from simulators.emulation.report import EmulationReport, Told
-from simulators.emulation.scenario import Scenario
+from simulators.emulation.scenario import OF_NO_DEVICE, Fault, Scenario
 from simulators.emulation.sightings import Sightings
 
 MODELS = ("global", "personal")
@@ -55,6 +55,7 @@ class Fleetwide:
         stories: by device.
         traffic: at all sockets together.
         joules: by device.
+        happened: places of the scenario's faults that happened.
     """
 
     sent: frozenset[tuple[str, TaskId]] = frozenset()
@@ -63,6 +64,7 @@ class Fleetwide:
     stories: Mapping[str, tuple[Told, ...]] = field(default_factory=dict)
     traffic: Traffic = NOTHING
     joules: Mapping[str, float] = field(default_factory=dict)
+    happened: frozenset[int] = frozenset()
 
 
 def together(*parts: Fleetwide) -> Fleetwide:
@@ -81,6 +83,7 @@ def together(*parts: Fleetwide) -> Fleetwide:
         dict(sorted(stories.items())),
         traffic,
         joules,
+        frozenset[int]().union(*(part.happened for part in parts)),
     )
 
 
@@ -171,7 +174,18 @@ def report_of(
         stories=explained(fleet.stories, costs),
         state_sha256=last.state_sha256 if last is not None else "",
         joules=dict(fleet.joules),
+        missed=tuple(_in_words(fault) for place, fault in enumerate(scenario.faults) if place not in fleet.happened),
     )
+
+
+def _in_words(fault: Fault) -> str:
+    """A fault with its time, and why it may never have come."""
+    if fault.at is not None:
+        return f"{fault.kind} at = {fault.at:g}: the run was over before"
+    if fault.during is not None:
+        whom = "nobody had" if fault.kind in OF_NO_DEVICE else "none of its devices had"
+        return f"{fault.kind} during = {fault.during}: {whom} a task of that round"
+    return f"{fault.kind} after = {fault.after}: that round was not committed"
 
 
 def explained(stories: Mapping[str, tuple[Told, ...]], costs: Mapping[int, RoundCost]) -> dict[str, tuple[Told, ...]]:

@@ -61,6 +61,7 @@ class EmulationReport(msgspec.Struct, frozen=True):
         stories: what each device went through.
         state_sha256: digest of the server's state in the end.
         joules: by device, where profiles have a power model.
+        missed: faults of the scenario that happened to nobody, and why.
     """
 
     scenario: str
@@ -94,6 +95,7 @@ class EmulationReport(msgspec.Struct, frozen=True):
     stories: dict[str, tuple[Told, ...]] = {}
     state_sha256: str = ""
     joules: dict[str, float] = {}
+    missed: tuple[str, ...] = ()
 
     @property
     def seconds_per_round(self) -> float:

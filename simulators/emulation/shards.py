@@ -110,6 +110,7 @@ class Part(msgspec.Struct, frozen=True):
         pending: devices that do not know what became of their last report.
         stories: by device.
         joules: likewise.
+        happened: places of the scenario's faults that happened to them.
         traffic: bytes in, bytes out, messages in, messages out; all of it in the first piece.
         pss_mib: of the process.
     """
@@ -122,6 +123,7 @@ class Part(msgspec.Struct, frozen=True):
     pending: tuple[str, ...]
     stories: dict[str, tuple[Told, ...]]
     joules: dict[str, float]
+    happened: tuple[int, ...]
     traffic: tuple[int, int, int, int]
     pss_mib: float
 
@@ -142,6 +144,7 @@ def pieces(shard: int, share: Fleetwide, pss_mib: float) -> Iterator[Part]:
             tuple(device for device in share.pending if device in inside),
             {device: share.stories[device] for device in names},
             {device: spent for device, spent in share.joules.items() if device in inside},
+            tuple(sorted(share.happened)),
             (0, 0, 0, 0) if piece else (traffic.bytes_in, traffic.bytes_out, traffic.messages_in, traffic.messages_out),
             pss_mib,
         )
@@ -156,6 +159,7 @@ def share_of(part: Part, run: str) -> Fleetwide:
         part.stories,
         Traffic(*part.traffic),
         part.joules,
+        frozenset(part.happened),
     )
 
 

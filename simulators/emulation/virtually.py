@@ -136,6 +136,7 @@ def _report(scenario: Scenario, found: Simulated, bundle: Bundle) -> EmulationRe
         stories=stories_of(found.log, frozenset(found.traffic)),
         traffic=traffic,
         joules=found.joules,
+        happened=frozenset(place for place, fault in enumerate(scenario.faults) if (fault.at or 0.0) <= found.seconds),
     )
     return report_of(
         scenario,

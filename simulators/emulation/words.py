@@ -25,6 +25,7 @@ def table(report: EmulationReport) -> str:
         *_accuracies(report),
         *((f"refused, {reason}", str(count)) for reason, count in sorted(report.refused.items())),
     ]
+    rows += [("never happened", each) for each in report.missed]
     if report.quarantined:
         rows.append(("left out after failures", _names(report.quarantined)))
     if report.doubled:

@@ -61,7 +61,15 @@ class Churn:
                     where=f"churn, {each.name}",
                     remedy="Give rates a day and seconds of 0 or more, the lesser first, and a probability of 0 to 1",
                 )
+            if each.name in _RATES and high > DAY:  # each of them becomes an event
+                raise ConfigError(
+                    f"{high:g} a day is more than one a second",
+                    where=f"churn, {each.name}",
+                    remedy="Give at most 86400",
+                )
 
+
+_RATES = ("leaves", "reboots", "cuts", "fills")
 
 CALM = Churn()
 """A life in which only the trace changes anything."""

@@ -89,7 +89,7 @@ def parsed(text: str, where: str) -> dict[str, DeviceProfile]:
     """
     try:
         tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"it is no TOML ({error})", where=where, remedy="Mend the file") from error
     return {name: _profile(name, table, where) for name, table in tables.items()}
 

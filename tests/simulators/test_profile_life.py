@@ -267,6 +267,15 @@ def test_impossible_churn_is_refused(name: str, value: object) -> None:
         Churn(**{name: value})  # type: ignore[arg-type]  # wrong on purpose
 
 
+@pytest.mark.parametrize("name", ["leaves", "reboots", "cuts", "fills"])
+def test_a_rate_that_would_make_events_without_end_is_refused(name: str) -> None:
+    assert getattr(Churn(**{name: 86400.0}), name) == 86400  # type: ignore[arg-type]  # by name
+    with pytest.raises(
+        ConfigError, match=rf"churn, {name}: 1e\+09 a day is more than one a second. Give at most 86400"
+    ):
+        Churn(**{name: 1e9})  # type: ignore[arg-type]  # likewise
+
+
 def test_churn_from_a_table() -> None:
     found = churn_of({"joins": 600, "cuts": 2, "cut_for": [1, 9], "full_for": 60})
     assert found == Churn(joins=(0.0, 600.0), cuts=2.0, cut_for=(1.0, 9.0), full_for=(60.0, 60.0))

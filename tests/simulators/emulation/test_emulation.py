@@ -86,6 +86,7 @@ def test_faults_of_devices(tmp_path: Path) -> None:
         tmp_path / "faults",
     )
     assert (found.status, found.rounds, found.lost, found.abandoned) == ("done", 5, 0, 0)
+    assert found.missed == ()
     assert ("power cut", 0) in words(found, "device-000")
     assert accepted(found, "device-000")[-1] == 5  # it came back
     assert ("disconnected", 0) in words(found, "device-001")
@@ -111,7 +112,7 @@ def test_servers_are_killed_and_the_model_is_the_same(tmp_path: Path) -> None:
         scenario({"kind": "broker", "after": 1, "until": 0.5}, {"kind": "coordinator", "during": 3}, run=run),
         tmp_path / "killed",
     )
-    assert (killed.status, killed.lost, killed.abandoned) == ("done", 0, 0)
+    assert (killed.status, killed.lost, killed.abandoned, killed.missed) == ("done", 0, 0, ())
     assert any(told.what == "disconnected" and told.at > 0 for told in killed.stories["device-000"])
     assert killed.state_sha256 == calm.state_sha256
 
@@ -119,8 +120,15 @@ def test_servers_are_killed_and_the_model_is_the_same(tmp_path: Path) -> None:
 def test_an_attempt_without_enough_reports_is_abandoned_and_made_again(tmp_path: Path) -> None:
     run = {"rounds": 3, "lease": 1, "gather": 1}
     found = emulate(
-        scenario({"kind": "kill", "devices": 1, "during": 2, "until": 6}, agents=4, run=run), tmp_path / "a"
+        scenario(
+            {"kind": "kill", "devices": 1, "during": 2, "until": 6},
+            {"kind": "cut", "devices": 1, "at": 9999},
+            agents=4,
+            run=run,
+        ),
+        tmp_path / "a",
     )
+    assert found.missed == ("cut at = 9999: the run was over before",)
     killed = [device for device in found.stories if ("power cut", 0) in words(found, device)]
     assert len(killed) == 1
     assert found.status == "done"

@@ -90,12 +90,15 @@ def test_parts_of_shards_survive_their_way() -> None:
         {f"{name}-{number}": (Told(1.0, "task", 1),) for name in NAMES for number in range(20)}
         | {name: (Told(2.0, "report", 1),) for name in NAMES},
         joules=dict.fromkeys(NAMES, 2.0),
+        happened=frozenset({0, 3}),
     )
     sent = [msgspec.msgpack.encode(part) for part in pieces(2, fleet, 3.0)]
     assert len(sent) == 3
     assert max(map(len, sent)) < 1 << 19
     parts = [msgspec.msgpack.decode(data, type=Part) for data in sent]
     found = together(*(share_of(part, RUN) for part in parts))
+    assert found.happened == fleet.happened
+    assert together(found, Fleetwide(happened=frozenset({1}))).happened == {0, 1, 3}
     assert (found.sent, found.cancelled, found.pending) == (fleet.sent, fleet.cancelled, fleet.pending)
     assert (found.stories, found.joules) == (dict(sorted(fleet.stories.items())), fleet.joules)
 

@@ -49,6 +49,14 @@ REPORT = EmulationReport(
 )
 
 
+def test_a_fault_that_never_happened_fails_whatever_is_expected() -> None:
+    report = msgspec.structs.replace(REPORT, missed=("cut at = 90: the run was over before",))
+    assert failures(report, Expectations()) == (
+        "faults: cut at = 90: the run was over before: nothing was put to the test",
+    )
+    assert failures(REPORT, Expectations()) == ()
+
+
 @pytest.mark.parametrize(
     "holds",
     [

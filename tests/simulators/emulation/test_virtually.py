@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.config import RunConfig
 from edgepfl.errors import ConfigError
 from simulators.emulation import virtually
+from simulators.emulation.emulation import emulate
 from simulators.emulation.scenario import Fault, FleetTable, Scenario
 from simulators.virtual import Entry
 from simulators.virtual.log import EventLog, read
@@ -50,3 +52,9 @@ def test_no_entry_depends_on_where_the_state_lies(tmp_path: Path) -> None:
         log.close()
     assert (tmp_path / "here.log").read_bytes() == (tmp_path / "there.log").read_bytes()
     assert read(tmp_path / "here.log")[0].detail == "devices/a/fetched: a blob does not fit"
+
+
+def test_a_fault_after_the_end_of_virtual_time_is_told(tmp_path: Path) -> None:
+    faults = (Fault(kind="cut", devices=1, at=0.001), Fault(kind="cut", devices=1, at=86399.0))
+    scenario = Scenario(time="virtual", fleet=FleetTable(agents=2), run=RunConfig(rounds=1, goal=2), faults=faults)
+    assert emulate(scenario, tmp_path).missed == ("cut at = 86399: the run was over before",)
