@@ -29,11 +29,13 @@ from coordinator.events import Event
 from coordinator.handout import Handout
 from coordinator.intake import Downloads, Intake
 from coordinator.journal import Checkpoint, RunRow, Status, cost_of
+from coordinator.privacy.accounting import Accounting
 from coordinator.quarantine import Conduct
 from coordinator.reports import accepted_after, bare, is_accepted, verdict, wording
 from coordinator.roster import Background
 from coordinator.rounds import Phase, Policy, Round, State
 from coordinator.screening import Screening
+from coordinator.secagg.exchange import Exchange
 from coordinator.terms import Terms
 from edgepfl.bundle import unpack
 from edgepfl.errors import StoreError
@@ -72,6 +74,8 @@ class ActiveRun:
         self._arithmetic = desk.arithmetic(row, bundle.plan)
         self._saved = self._arithmetic.restore(self._terms.algorithm, checkpoint)
         self._terms.check()
+        self._exchange = Exchange(row.id, row.config, desk, self.failed, self._attendance.stop)
+        self._private = Accounting.of(row.id, row.config, desk.journal, desk.draw)
         self._intake = Intake()
         self._feeding = False  # whether an event is being acted on: one may lead to another
         self._downloads = Downloads(desk.vault.offered)
@@ -83,6 +87,11 @@ class ActiveRun:
     def round(self) -> Round:
         """The round machine's state."""
         return self._round
+
+    @property
+    def exchange(self) -> Exchange:
+        """The secure aggregation of the open attempt, if the run has any."""
+        return self._exchange
 
     @property
     def ended(self) -> bool:
@@ -113,11 +122,13 @@ class ActiveRun:
         """Time passed, and we were connected."""
         for device in self._attendance.look():
             self.hello(device)
+        self._exchange.tick()
         self.feed(events.Ticked(self._desk.clock()))
 
     def reconnected(self) -> None:
         """The broker was reached (again); everyone is asked for a Hello."""
         self._attendance.reconnected()
+        self._exchange.reconnected()
         self.feed(events.Reconnected(self._desk.clock()))
 
     def hello(self, device: str) -> None:
@@ -125,6 +136,7 @@ class ActiveRun:
         self._attendance.again(device)
         usable = self._usable(device)
         self.feed((events.Present if usable else events.Absent)(device, self._desk.clock()))
+        self._exchange.hello(device)
 
     def absent(self, device: str) -> None:
         """A device left."""
@@ -196,6 +208,7 @@ class ActiveRun:
 
     def reported(self, report: Report) -> None:
         """Screen an expected report whose upload is here, then let the machine have it."""
+        report = report if self._private is None else self._private.discreet(report)
         self._intake.add(report)
         self._desk.spawn(self._screen(report), f"{self.row.id}: screen {report.device}")
 
@@ -255,6 +268,7 @@ class ActiveRun:
         self._round = state
         for effect in effects:
             self._carry_out(effect)
+        self._exchange.follow(self._round)
         self._desk.changed()
 
     def _journal(self, event: Event, report: Report | None, after: Round) -> None:
@@ -296,7 +310,9 @@ class ActiveRun:
 
     def _choose(self, devices: tuple[str, ...], count: int) -> None:
         number, attempt = self._round.number, self._round.attempt
-        chosen = choose(devices, count, self.row.config.seed, number, attempt)
+        chosen = self._sampled(devices, count)
+        if not chosen:
+            return
         known = members.named(devices, self._desk.fleet())
         joined = tuple(device for device in known if device not in self._accepted)
         if not self._terms.is_final(number):
@@ -304,6 +320,13 @@ class ActiveRun:
             participation.warn(self._terms.algorithm, self.row.id, number, left_out)
         canaries = self._terms.canaries(chosen, number, attempt)
         self.feed(events.Chosen(chosen, self._desk.clock(), joined, canaries))
+
+    def _sampled(self, devices: tuple[str, ...], count: int) -> tuple[str, ...]:
+        """The cohort; empty where none can be drawn yet."""
+        this = self._round
+        if self._private is None or self._terms.is_final(this.number):
+            return choose(devices, count, self.row.config.seed, this.number, this.attempt)
+        return self._private.sample(devices, count, self._terms.clip(self._saved), this)
 
     def _send_task(self, address: Address, devices: tuple[str, ...]) -> None:
         """One task for these members, or one for each where each gets a download of its own."""
@@ -354,6 +377,7 @@ class ActiveRun:
         self._round = state
         self._journalled = 0
         self._intake.begin(state)
+        self._exchange.begin(state)
         self._downloads.begin(state)
         self._tuned = self._terms.of_round(state.number)
         self._sit()
@@ -364,7 +388,10 @@ class ActiveRun:
     def _next_round(self) -> None:
         number = self._saved.checkpoint.round
         if self._terms.is_final(number):
-            self._end(Status.DONE, "")
+            self._end(Status.DONE, "" if self._private is None else self._private.ended())
+        elif self._private is not None and (why := self._private.exhausted()):
+            log.warning("%s: only the final evaluation is left: %s", self.row.id, why)
+            self._open(self.row.config.rounds + 1, 0)
         else:
             self._open(number + 1, 0)
 
@@ -380,6 +407,7 @@ class ActiveRun:
 
     def _end(self, status: str, why: str) -> None:
         """End the run, and with it whatever the devices still do for its open round."""
+        self._exchange.dismiss()
         self._desk.journal.end(self.row.id, status, why)
         self.row = msgspec.structs.replace(self.row, status=status, why=why)
         self._clean()
@@ -399,13 +427,21 @@ class ActiveRun:
         return self._terms.policy_of(number)
 
     def _task(self, devices: tuple[str, ...], download: BlobRef) -> Task:
-        return self._terms.task(self._round.number, self._round.attempt, devices, download, self._accepted)
+        number, attempt, clip = self._round.number, self._round.attempt, self._terms.clip(self._saved)
+        return self._terms.task(number, attempt, devices, download, self._accepted, clip)
 
     async def _screen(self, report: Report) -> None:
         terms, config = self._terms, self.row.config
         form = terms.form(self._round.number)
         screening = Screening(
-            self.row.id, self._desk.vault, terms.plan, form, config.max_norm, config.codec, self._intake.claim
+            self.row.id,
+            self._desk.vault,
+            terms.plan,
+            form,
+            config.max_norm,
+            config.codec,
+            self._intake.claim,
+            terms.layout,
         )
         report, why = await self._work(screening.screened, report) if report.upload is not None else (report, "")
         self._screened(report, why)
@@ -428,6 +464,11 @@ class ActiveRun:
         fleet = members.training({*self._accepted, *this.joined}, self._desk.hubs)
         try:
             final = self._terms.is_final(this.number)
+            if (secrets := await self._exchange.opened(devices)) is not None:
+                self._arithmetic.open(secrets)
+            if self._private is not None and not final:
+                reports, clip = self._desk.journal.reports(self.row.id), self._terms.clip(self._saved)
+                self._arithmetic.veil(self._private.key(this, devices, reports, clip))
             saved = self._saved.after(this.number) if final else await self._arithmetic.update(devices, fleet)
         except StoreError:
             raise

@@ -16,14 +16,18 @@ from coordinator.checkpoint import Saved, Vault
 from coordinator.exact import Grid
 from coordinator.journal import Checkpoint
 from coordinator.optimisers import Server
+from coordinator.privacy.release import Bounded, Release, blurred, public
 from coordinator.reduction import Reduction, Upload
 from coordinator.robust import Clip, Rule
+from coordinator.secagg.reduction import Masked
 from coordinator.sums import Exactly, Form
 from coordinator.transfer import room_for
 from edgepfl import codec
-from edgepfl.algorithms import Algorithm
+from edgepfl.algorithms import Algorithm, Cohort
 from edgepfl.errors import CodecError, StoreError
 from edgepfl.plan import Plan, Role
+from edgepfl.secagg.server import Server as Secrets
+from edgepfl.secagg.vector import Layout
 from edgepfl.tree import Trees
 from edgepfl.wire import BlobRef, Report
 
@@ -44,6 +48,8 @@ class Sitting:
         rule: robust, by which means are made; None for the weighted mean.
         server: the optimiser that turns the mean change into a step; None for the change itself.
         grid: where exact sums lie, which have the same bits however the uploads are grouped; None for sums in order.
+        layout: of masked uploads; None where none is masked.
+        release: how sums are made private; None where they are not.
         scale: what the means of late reports are multiplied by, by device; 1 for whoever is not in it.
     """
 
@@ -57,6 +63,8 @@ class Sitting:
     rule: Rule | Clip | None = None
     server: Server | None = None
     scale: Mapping[str, float] = field(default_factory=dict)
+    layout: Layout | None = None
+    release: Release | None = None
 
 
 class Arithmetic(Protocol):
@@ -88,6 +96,14 @@ class Arithmetic(Protocol):
         """A screened upload counts; its blob is in the vault."""
         ...
 
+    def open(self, secrets: Secrets) -> None:
+        """Take what opens the sum of masked uploads, before :meth:`update`."""
+        ...
+
+    def veil(self, key: bytes) -> None:
+        """Take the key of the noise of a private sum, before :meth:`update`."""
+        ...
+
     async def update(self, devices: tuple[str, ...], fleet: tuple[str, ...]) -> Saved:
         """The state after the sitting, stored.
 
@@ -117,9 +133,11 @@ class Local:
         plan: of the run.
         worker: one thread.
         device: where the tensors are ("cpu", "cuda").
+        run: its id.
     """
 
-    def __init__(self, vault: Vault, plan: Plan, worker: Executor, device: str = "cpu") -> None:
+    def __init__(self, vault: Vault, plan: Plan, worker: Executor, device: str = "cpu", run: str = "") -> None:
+        self._run = run
         self._vault = vault
         self._plan = plan
         self._worker = worker
@@ -146,14 +164,21 @@ class Local:
         """See :class:`Arithmetic`."""
         self._sitting = sitting
         self._reduction = self._empty(sitting)
+        layout = sitting.layout
+        sent = self._plan.by_role(Role.UP)
+        self._masked = None if layout is None else Masked(layout, sent, self._run, self._device)
         self._folds: list[Future[None]] = []
         self._own: dict[str, BlobRef] = {}
+        self._key = b""
 
     def fold(self, device: str, report: Report) -> None:
         """See :class:`Arithmetic`."""
         if report.upload is None:
             return
         sha256 = report.upload.sha256
+        if (masked := self._masked) is not None:
+            self._folds.append(self._worker.submit(lambda: masked.offer(report, self._read(device, sha256))))
+            return
 
         def load() -> Trees:
             return self._decoded(device, sha256)
@@ -164,18 +189,28 @@ class Local:
             upload = Upload(report.examples, report.steps, load, self._sitting.scale.get(device, 1.0))
             self._folds.append(self._worker.submit(self._reduction.offer, device, upload))
 
+    def open(self, secrets: Secrets) -> None:
+        """See :class:`Arithmetic`."""
+        if self._masked is not None:
+            self._masked.open(secrets)
+
+    def veil(self, key: bytes) -> None:
+        """See :class:`Arithmetic`."""
+        self._key = key
+
     async def update(self, devices: tuple[str, ...], fleet: tuple[str, ...]) -> Saved:
         """See :class:`Arithmetic`."""
-        sitting, reduction, folds = self._sitting, self._reduction, tuple(self._folds)
+        sitting, folds = self._sitting, tuple(self._folds)
+        reduction = self._reduction if self._masked is None else self._masked
 
         def updated() -> Saved:
             for fold in folds:
                 fold.result()  # all are done, and one may have failed
             got = reduction.close(devices, number=sitting.number, fleet=fleet, statistics=self._plan.statistics)
-            after = updater.next_state(
-                sitting.algorithm, sitting.saved.state, got, last=sitting.last, server=sitting.server
-            )
-            return self._vault.save(sitting.algorithm, sitting.number, after, sitting.saved)
+            got, memory = self._blurred(got)
+            state = public(sitting.saved.state)
+            after = updater.next_state(sitting.algorithm, state, got, last=sitting.last, server=sitting.server)
+            return self._vault.save(sitting.algorithm, sitting.number, {**after, **memory}, sitting.saved)
 
         return await self._work(updated)
 
@@ -189,8 +224,21 @@ class Local:
             own.update(await self._work(self._vault.downloads, sitting.algorithm, sitting.saved.state, missing))
         return {device: own[device] for device in devices}
 
+    def _blurred(self, got: Cohort) -> tuple[Cohort, Trees]:
+        """What the update may see of a private round, and what is to be remembered."""
+        release, folded = self._sitting.release, self._reduction
+        if release is None:
+            return got, {}
+        if self._masked is not None:
+            sums = {slot: tree.map(lambda x: x.double() * len(got.devices)) for slot, tree in got.total.items()}
+            return blurred(release, got, sums, 0, self._key)
+        return blurred(release, got, got.total, folded.below if isinstance(folded, Bounded) else 0, self._key)
+
     def _empty(self, sitting: Sitting) -> Reduction:
         """What the sitting's uploads are folded into."""
+        if sitting.release is not None:
+            sent = self._plan.by_role(Role.UP)
+            return Bounded(sent, sitting.cohort, sitting.release, self._device, sitting.algorithm)
         if sitting.grid is not None:
             form = Form(self._plan, sitting.algorithm, sitting.grid)
             return Exactly(form, self._plan.by_role(Role.UP), sitting.cohort, self._device)

@@ -48,6 +48,18 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str = ""
 
 
+def request_of(line: bytes) -> Request:
+    """What a line asks.
+
+    Raises:
+        RunError: nothing that may be asked.
+    """
+    try:
+        return msgspec.json.decode(line, type=Request)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise RunError(f"no request ({error})", where="control socket", remedy="Use edgepfl run") from error
+
+
 async def ask(state: Path, request: Request) -> AsyncIterator[Answer]:
     """The answers of the coordinator whose state directory this is.
 

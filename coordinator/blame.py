@@ -11,7 +11,10 @@ DOWNLOAD = "download"
 ROOM = "room"
 """The code of another: there is no room here for a device's upload, or it was lost here."""
 
-BLAMELESS = frozenset({"conditions", DOWNLOAD, ROOM})
+SECAGG = "secagg"
+"""The code of whoever is left out of a secure aggregation, because it came too late or was started anew."""
+
+BLAMELESS = frozenset({"conditions", DOWNLOAD, ROOM, SECAGG})
 """The device is well: its battery is low, say, and it declines."""
 
 

@@ -14,8 +14,9 @@ import msgspec
 
 from coordinator import asking
 from coordinator.clusters import describe
-from coordinator.config import CoordinatorConfig, RunConfig, load
+from coordinator.config import MOST_SELECTED, CoordinatorConfig, RunConfig, load
 from coordinator.journal import Status
+from coordinator.privacy import options as privacy_options
 from coordinator.staleness import weighting_of
 from coordinator.status import RunStatus
 from coordinator.watching import Watch, text_of
@@ -156,14 +157,22 @@ async def _once(state: Path, request: asking.Request, *, as_json: bool) -> int:
 
 
 def _run_config(words: argparse.Namespace) -> RunConfig:
-    options = (*_RUN_NUMBERS, "robust", "server-optimizer", "codec", "staleness")
+    options = (*_RUN_NUMBERS, "robust", "server-optimizer", "codec", "staleness", "secagg-clip", "secagg-neighbours")
     given = {name.replace("-", "_"): getattr(words, name.replace("-", "_")) for name in options}
     published = _published(words)
     fields = {**published, **{name: value for name, value in given.items() if value is not None}}
     fields["hyper"] = {**published.get("hyper", {}), **parse_settings(words.set)}
     fields["decay"] = {**published.get("decay", {}), **_factors(words.decay)}
-    fields["name"], fields["exact"] = words.name, words.exact
+    fields["name"], fields["exact"], fields["secagg"] = words.name, words.exact, words.secagg
     fields["conditions"] = conditions_of(words)
+    fields["privacy"] = privacy = privacy_options.privacy_of(words, "edgepfl run start")
+    if privacy is not None and given["goal"] is None:
+        rounds, most = fields.get("rounds", RunConfig().rounds), MOST_SELECTED
+        fields["goal"] = privacy_options.goal_of(privacy, rounds, most) or RunConfig().goal
+    for option in ("secagg_clip", "secagg_neighbours"):
+        if given.get(option) is not None and not words.secagg:
+            what = f"--{option.replace('_', '-')}"
+            raise ConfigError("it is for secure aggregation alone", where=what, remedy="Give --secagg, too")
     for option in ("staleness", "max_staleness"):
         if given.get(option) is not None and not fields.get("buffer"):
             what = f"--{option.replace('_', '-')}"
@@ -233,6 +242,26 @@ def _add_start_options(start: argparse.ArgumentParser) -> None:
     start.add_argument(
         "--exact", action="store_true", help="sum uploads exactly: the same bits as through hubs, but slower"
     )
+    start.add_argument(
+        "--secagg",
+        action="store_true",
+        help="secure aggregation: devices mask their uploads, and the coordinator sees their sum alone; needs "
+        "--minimum 3 or more, and goes without --robust, --codec, --buffer and --exact (docs/secagg.md)",
+    )
+    start.add_argument(
+        "--secagg-clip",
+        type=float,
+        metavar="MAGNITUDE",
+        help="with --secagg, the greatest number that an upload may hold; the smaller, and the smaller --max-examples, "
+        f"the finer are sums, or the shorter uploads (default: {RunConfig().secagg_clip:g})",
+    )
+    start.add_argument(
+        "--secagg-neighbours",
+        type=int,
+        metavar="COUNT",
+        help="with --secagg, with how many others each device exchanges masks; 0 for as many as let a round end with "
+        "30 %% dropouts (default: 0)",
+    )
     start.add_argument("--detach", action="store_true", help="do not watch it")
     start.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="a hyperparameter, other than the bundle's"
@@ -278,6 +307,7 @@ def _add_start_options(start: argparse.ArgumentParser) -> None:
         "each saves",
     )
     add_options(start)
+    privacy_options.add_options(start)
     defaults = RunConfig()
     for name, text in _RUN_NUMBERS.items():
         default = getattr(defaults, name.replace("-", "_"))

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
-import torch
 
 from edgepfl.algorithms import Algorithm
 from edgepfl.algorithms._clusters import clusters, fused_below, histogram
-from edgepfl.algorithms.fpfc import FPFC
 from edgepfl.errors import RunError
 from edgepfl.tree import Trees
 
@@ -41,6 +39,10 @@ def clusters_of(algorithm: Algorithm, state: Trees, *, nu: float = 0.0) -> Clust
     Raises:
         RunError: the state is another algorithm's, or of another engine.
     """
+    import torch  # noqa: PLC0415  the commands that only print clusters start without its seconds
+
+    from edgepfl.algorithms.fpfc import FPFC  # noqa: PLC0415  likewise
+
     if not isinstance(algorithm, FPFC):
         raise RunError("the run's algorithm knows no clusters", where="clusters", remedy="Ask of a run of fpfc")
     found = algorithm.distances({slot: tree.map(torch.as_tensor) for slot, tree in state.items()})

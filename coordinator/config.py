@@ -10,6 +10,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from coordinator.privacy.config import Privacy
 from coordinator.rounds import selected
 from coordinator.storage import location
 from edgepfl.bus import settings
@@ -117,6 +118,10 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         codec: how devices encode their uploads, such as ``int8`` or ``topk:0.05+int8+zstd``: see
             :mod:`edgepfl.coding`; empty for raw tensors.
         conditions: what a device must be before and while it trains; None asks nothing.
+        secagg: whether devices mask their uploads, so that the coordinator sees their sum alone: see docs/secagg.md.
+        secagg_clip: the greatest magnitude of a number of an upload under secure aggregation.
+        secagg_neighbours: with how many others each device exchanges masks; 0 for as many as dropouts ask for.
+        privacy: how much the run may tell of any one device, see docs/privacy.md; None bounds nothing.
     """
 
     name: str = "run"
@@ -149,6 +154,10 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_staleness: Natural = 100
     codec: Annotated[str, Meta(max_length=64)] = ""
     conditions: Conditions | None = None
+    secagg: bool = False
+    secagg_clip: Annotated[float, Meta(ge=1e-9, le=1e12)] = 1024.0
+    secagg_neighbours: Annotated[int, Meta(ge=0, le=254)] = 0
+    privacy: Privacy | None = None
 
     def __post_init__(self) -> None:
         if self.minimum > self.goal:

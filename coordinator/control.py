@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from coordinator.asking import LINE_LIMIT, SOCKET, Answer, Request, socket_in
+from coordinator.asking import LINE_LIMIT, SOCKET, Answer, Request, request_of, socket_in
 from coordinator.config import RunConfig
 from coordinator.fused import clusters_in
 from coordinator.service import Coordinator
@@ -45,14 +45,14 @@ class _Handler:
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            request = msgspec.json.decode(await reader.readline(), type=Request)
+            request = request_of(await reader.readline())
             async with contextlib.aclosing(self._answers(request, reader)) as answers:
                 async for answer in answers:
                     writer.write(msgspec.json.encode(answer) + b"\n")
                     await writer.drain()
         except ConnectionError:
             raise
-        except (msgspec.DecodeError, EdgepflError, OSError, ValueError) as error:
+        except (EdgepflError, OSError, ValueError) as error:
             writer.write(msgspec.json.encode(Answer(error=str(error))) + b"\n")
             await writer.drain()
 

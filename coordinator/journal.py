@@ -11,6 +11,8 @@ Tables::
     results      what every accepted report said of its device, kept for people and the demo's pictures
     traffic      what each committed round cost the coordinator
     conduct      how each device did that failed in some attempt of a run: see :mod:`coordinator.quarantine`
+    exchanges    the secure aggregation of the open attempt: see :mod:`coordinator.secagg.exchange`
+    releases     what a private run released, and the open attempt's secret: see :mod:`coordinator.privacy.accounting`
 
 Replaying ``events`` from ``rounds`` gives the round machine's state.  Committing a round is one transaction.
 
@@ -35,15 +37,17 @@ import msgspec
 from coordinator import rounds
 from coordinator.config import RunConfig
 from coordinator.events import Absent, Event, Present, Progressed
+from coordinator.privacy.events import Entry
 from coordinator.quarantine import Conduct
 from coordinator.rounds import Round
 from coordinator.without import Without, without_of
 from edgepfl.bus import Traffic
 from edgepfl.errors import RunError, StoreError
+from edgepfl.secagg.server import Server
 from edgepfl.wire import Report, Sha256
 
 T = TypeVar("T")
-SCHEMA = 3
+SCHEMA = 5
 _TABLES = """
 CREATE TABLE runs (id TEXT PRIMARY KEY, config BLOB, bundle TEXT, status TEXT, why TEXT);
 CREATE TABLE checkpoints (run TEXT, round INTEGER, state TEXT, parts BLOB, whole INTEGER, PRIMARY KEY (run, round));
@@ -54,7 +58,12 @@ CREATE TABLE accepted (run TEXT, device TEXT, round INTEGER, PRIMARY KEY (run, d
 CREATE TABLE results (run TEXT, round INTEGER, device TEXT, body BLOB, PRIMARY KEY (run, round, device));
 CREATE TABLE traffic (run TEXT, round INTEGER, body BLOB, PRIMARY KEY (run, round));
 """
-_ADDED = {3: "CREATE TABLE conduct (run TEXT, device TEXT, body BLOB, PRIMARY KEY (run, device));"}
+_ADDED = {
+    3: "CREATE TABLE conduct (run TEXT, device TEXT, body BLOB, PRIMARY KEY (run, device));",
+    4: "CREATE TABLE exchanges (run TEXT PRIMARY KEY, body BLOB);",
+    5: "CREATE TABLE releases (run TEXT, round INTEGER, attempt INTEGER, body BLOB, secret BLOB, "
+    "PRIMARY KEY (run, round, attempt));",
+}
 """What each later schema adds; nothing that was there changes."""
 _SIGNS_OF_LIFE = (Absent, Present, Progressed)
 _EVENTS = {kind.__name__: kind for kind in get_args(Event)}
@@ -263,6 +272,34 @@ class Journal:
             raise StoreError("it has no report", where=f"run {run}, device {device}")
         return _decode(row[0], Report)
 
+    def put_exchange(self, run: str, exchange: Server) -> None:
+        """Write how far the secure aggregation of the open attempt is."""
+        with self._transaction():
+            self._do("INSERT OR REPLACE INTO exchanges VALUES (?, ?)", run, msgspec.json.encode(exchange))
+
+    def exchange(self, run: str) -> Server | None:
+        """The last secure aggregation that was written of the open attempt."""
+        row = self._row("SELECT body FROM exchanges WHERE run = ?", run)
+        return None if row is None else _decode(row[0], Server)
+
+    def release(self, run: str, entry: Entry, secret: bytes) -> None:
+        """Write a line of a private run's ledger before what it is about is released, and what its noise is made of."""
+        with self._transaction():
+            body = msgspec.json.encode(entry)
+            values = run, entry.round, entry.attempt, body, secret
+            self._do("INSERT OR REPLACE INTO releases VALUES (?, ?, ?, ?, ?)", *values)
+
+    def ledger(self, run: str) -> list[Entry]:
+        """What a private run released so far, in order."""
+        rows = self._rows("SELECT body FROM releases WHERE run = ? ORDER BY round, attempt", run)
+        return [_decode(body, Entry) for (body,) in rows]
+
+    def secret(self, run: str, number: int, attempt: int) -> bytes | None:
+        """What the noise of the open attempt is made of; None if none was written."""
+        which = "WHERE run = ? AND round = ? AND attempt = ? AND length(secret) > 0"
+        row = self._row(f"SELECT secret FROM releases {which}", run, number, attempt)  # noqa: S608  our own words
+        return None if row is None else row[0]
+
     # Commits.
 
     def commit(
@@ -380,8 +417,9 @@ class Journal:
         self._do("INSERT INTO checkpoints VALUES (?, ?, ?, ?, ?)", run, new.round, new.state, parts, new.whole)
 
     def _clear(self, run: str) -> None:
-        for table in ("rounds", "events", "reports"):
-            self._do(f"DELETE FROM {table} WHERE run = ?", run)  # noqa: S608  the names are the three above
+        for table in ("rounds", "events", "reports", "exchanges"):
+            self._do(f"DELETE FROM {table} WHERE run = ?", run)  # noqa: S608  the names are the four above
+        self._do("UPDATE releases SET secret = x'' WHERE run = ?", run)
 
     def _runs(self, which: str, value: str) -> list[RunRow]:
         rows = self._rows(f"SELECT id, config, bundle, status, why FROM runs {which}", value)  # noqa: S608  our own words
@@ -419,7 +457,7 @@ class Journal:
 def _decode(body: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(body, type=kind)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise StoreError(
             f"an entry that this edgepfl cannot read ({error})", where="journal", remedy="Update edgepfl"
         ) from error

@@ -83,7 +83,15 @@ def counted_of(reports: Iterable[Report], number: int) -> tuple[Result, ...]:
 
 
 def check(
-    report: Report, plan: Plan, *, hubs: Hubs, steps: int, max_examples: int, most_bytes: int, words: str = ""
+    report: Report,
+    plan: Plan,
+    *,
+    hubs: Hubs,
+    steps: int,
+    max_examples: int,
+    most_bytes: int,
+    words: str = "",
+    masked: int = 0,
 ) -> None:
     """Refuse a report, of a device or a hub, whose upload is not worth fetching.
 
@@ -95,6 +103,7 @@ def check(
         max_examples: the most that one device may claim.
         most_bytes: the most that a hub's sums can have.
         words: the run's codec, for uploads of devices.
+        masked: bytes of a masked upload; 0 where none is masked.
 
     Raises:
         CodecError: see :func:`coordinator.screen.check_report`; or a device speaks for others, or a hub for none, for
@@ -104,7 +113,7 @@ def check(
     if report.device not in hubs:
         if report.members:
             raise CodecError("it speaks for others, and is none of the hubs in the coordinator's settings", where=where)
-        check_report(report, plan, steps=steps, max_examples=max_examples, words=words)
+        check_report(report, plan, steps=steps, max_examples=max_examples, words=words, masked=masked)
         return
     _check_members(report, hubs[report.device], where)
     if (report.upload is None) != (steps == 0):

@@ -33,6 +33,7 @@ from coordinator.orders import Orders
 from coordinator.storage.depot import Depot, collect
 from edgepfl.algorithms import Algorithm
 from edgepfl.errors import CodecError, RunError, StoreError
+from edgepfl.secagg.server import Server as Secrets
 from edgepfl.wire import BlobRef, Report
 
 log = logging.getLogger(__name__)
@@ -101,6 +102,14 @@ class Remote:
         scale = self._now.scale.get(device, 1.0)
         self._given[device] = Given(device, report.examples, report.steps, sha256, scale)
         self._sharing.append(self._worker.submit(self._share_upload, device, sha256))
+
+    def open(self, secrets: Secrets) -> None:
+        """See :class:`~coordinator.arithmetic.Arithmetic`: no such run gets here."""
+        raise RunError("aggregators do not open masked sums", where=f"round {secrets.number}")
+
+    def veil(self, key: bytes) -> None:  # noqa: ARG002  no noise here
+        """See :class:`~coordinator.arithmetic.Arithmetic`: no such run gets here."""
+        raise RunError("aggregators add no noise to sums", where="privacy")
 
     async def update(self, devices: tuple[str, ...], fleet: tuple[str, ...]) -> Saved:
         """See :class:`~coordinator.arithmetic.Arithmetic`."""

@@ -16,7 +16,9 @@ from edgepfl.wire import Report
 _BLOCK = 1 << 17  # numbers in float64 at a time
 
 
-def check_report(report: Report, plan: Plan, *, steps: int, max_examples: int, words: str = "") -> None:
+def check_report(
+    report: Report, plan: Plan, *, steps: int, max_examples: int, words: str = "", masked: int = 0
+) -> None:
     """Refuse a report whose upload is not worth fetching.
 
     Args:
@@ -25,6 +27,7 @@ def check_report(report: Report, plan: Plan, *, steps: int, max_examples: int, w
         steps: that the round has; 0 where it trains nothing.
         max_examples: the most that a device may claim; they are the weight of its upload.
         words: the run's codec.
+        masked: bytes of a masked upload; 0 where none is masked.
 
     Raises:
         CodecError: no upload where one is due, one where none is, one longer than what was declared can be, or one made
@@ -45,6 +48,10 @@ def check_report(report: Report, plan: Plan, *, steps: int, max_examples: int, w
         raise CodecError(f"it claims {report.steps} steps, and the round has {steps}", where=where)
     if report.examples > max_examples:
         raise CodecError(f"it claims {report.examples} examples, at most {max_examples} are allowed", where=where)
+    if masked:
+        if report.upload.size != masked:
+            raise CodecError(f"a masked upload of {report.upload.size} bytes, and {masked} are due", where=where)
+        return
     most = Coding(words, plan).size.bytes
     if report.upload.size > most:
         raise CodecError(f"an upload of {report.upload.size} bytes, at most {most} are possible", where=where)

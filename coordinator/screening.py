@@ -16,6 +16,7 @@ from coordinator.sums import Form
 from edgepfl import codec
 from edgepfl.errors import CodecError, EdgepflError, StoreError
 from edgepfl.plan import Plan
+from edgepfl.secagg.vector import Layout, read
 from edgepfl.wire import BlobRef, Report
 
 log = logging.getLogger(__name__)
@@ -32,6 +33,7 @@ class Screening:
         form: of the sums of hubs.
         max_norm: greatest Euclidean norm of a slot.
         words: the run's codec, by which devices encode their uploads.
+        layout: of masked uploads, of which nothing can be seen but their length; None where none is masked.
         claim: told the digest of a decoded upload before it is stored, so that whoever cleans up spares it.
     """
 
@@ -42,6 +44,7 @@ class Screening:
     max_norm: float
     words: str
     claim: Callable[[str], None]
+    layout: Layout | None = None
 
     def screened(self, report: Report) -> tuple[Report, str]:
         """A report as it counts, and why its upload cannot be used: empty where it can, and then it is shared.
@@ -74,6 +77,9 @@ class Screening:
             data = self.vault.private.read(sha256)
         except StoreError as error:  # its loss costs an attempt, not the service
             raise CodecError(str(error), where=f"upload of {report.device}") from error
+        if self.layout is not None:
+            read(data, self.layout, where=f"upload of {report.device}")
+            return None
         if report.members:
             sums.screen(data, self.form, report, max_norm=self.max_norm)
             return None

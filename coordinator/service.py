@@ -36,8 +36,11 @@ from coordinator.members import Hubs, silenced
 from coordinator.orders import Aggregation, Aggregators
 from coordinator.outgoing import Outgoing
 from coordinator.overview import overview
+from coordinator.privacy import agreement as privacy
+from coordinator.privacy.account import account_of
 from coordinator.remote import Remote
 from coordinator.roster import Background
+from coordinator.secagg.agreement import check_aggregated
 from coordinator.status import RunStatus, Totals, totals
 from coordinator.storage.depot import GRACE, Depot, collect
 from coordinator.uploads import News, Uploads
@@ -51,7 +54,7 @@ from edgepfl.eligibility import Conditions
 from edgepfl.errors import EdgepflError, RunError, StoreError, WireError
 from edgepfl.plan import Plan
 from edgepfl.topics import Address, Chunk, FromAggregator, FromDevice, ToAll, ToDevice, Topics, check_name
-from edgepfl.wire import Cancel, Failed, Gone, Hello, Message, Need, Progress, Report, RollCall, Stopped
+from edgepfl.wire import Cancel, Failed, Gone, Hello, Message, Need, Progress, Report, RollCall, SecAgg, Stopped
 
 log = logging.getLogger(__name__)
 SOON = 0.005  # seconds: no timer is shorter
@@ -212,6 +215,11 @@ class Coordinator:
             background=background,
             at=self._clock(),
         )
+        if row.config.privacy is not None:
+            account = account_of(self.journal, row.id, row.config, detailed=detailed)
+            found = msgspec.structs.replace(found, privacy=account)
+        if active is not None:
+            found = active.exchange.shown(found)
         if open_round is not None and not self._connected:
             away = "the coordinator has no connection to the broker (its log says why), so no time passes"
             return msgspec.structs.replace(found, waiting=f"{away}; {found.waiting}")
@@ -259,6 +267,8 @@ class Coordinator:
 
     async def _close(self) -> None:
         self._aggregators.dismiss()
+        if self._run is not None:
+            self._run.exchange.dismiss()
         while self._jobs:  # one may start another
             await asyncio.wait(self._jobs)
         await self._bus.stop()
@@ -296,7 +306,9 @@ class Coordinator:
         """Who does the mathematics of a run."""
         aggregation = self._aggregators.aggregation
         if aggregation is None:
-            return Local(self.vault, plan, self._worker, self._device)
+            return Local(self.vault, plan, self._worker, self._device, row.id)
+        check_aggregated(row.config)
+        privacy.check_aggregated(row.config)
         orders = self._aggregators.hire()
         return Remote(self.vault, row, self._worker, depot=aggregation.depot, orders=orders, used=self.journal.blobs)
 
@@ -399,6 +411,8 @@ class Coordinator:
                 self._report(message)
             case Progress() | Failed() if self._is_active(message.run):
                 self._active.heard(message)
+            case SecAgg() if self._is_active(message.run):
+                self._active.exchange.heard(message)
             case Stopped() if self._is_active(message.run):
                 self._active.stopped(message)
             case Progress() | Failed():

@@ -13,6 +13,7 @@ from coordinator.busy import Busy
 from coordinator.devices import Fleet
 from coordinator.journal import Checkpoint, Journal, Result, RunRow
 from coordinator.lateness import BufferStatus, Lateness, buffer_status, lateness
+from coordinator.privacy.account import Account
 from coordinator.reasons import names
 from coordinator.roster import DeviceStatus
 from coordinator.rounds import Phase, Round
@@ -40,6 +41,8 @@ class RunStatus(msgspec.Struct, frozen=True):
         refused: messages that could not be used, by reason, since the coordinator's start.
         unmet: the devices that are here and cannot take part just now, and why.
         attempt: of the open round, 0 for the first.
+        secagg: how far the secure aggregation of the open round is; "on" where nothing is waited for, empty for none.
+        privacy: of a private run, what it spent and on what that rests.
     """
 
     run: str
@@ -60,6 +63,8 @@ class RunStatus(msgspec.Struct, frozen=True):
     refused: dict[str, int] = {}
     unmet: dict[str, str] = {}
     attempt: int = 0
+    secagg: str = ""
+    privacy: Account | None = None
 
 
 @dataclass(frozen=True)

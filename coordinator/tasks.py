@@ -9,6 +9,8 @@ import msgspec
 import numpy as np
 
 from coordinator.config import RunConfig
+from coordinator.privacy.agreement import terms_of as private
+from coordinator.secagg.agreement import terms_of
 from edgepfl import codec, wire
 from edgepfl.algorithms import Algorithm
 from edgepfl.bus.chunks import digests
@@ -56,6 +58,7 @@ def make(
     download: BlobRef,
     settings: Mapping[str, float | str] = MappingProxyType({}),
     grid: int = 0,
+    clip: float = 0.0,
 ) -> Task:
     """The task of one attempt at one round, for these members of its cohort.
 
@@ -72,10 +75,12 @@ def make(
         download: the DOWN slots of these members.
         settings: the server's hyperparameters that hubs must know.
         grid: where the sums of hubs lie.
+        clip: of a private run's contributions in this round.
     """
     members = tuple(Member(device, accepted.get(device, -1)) for device in sorted(cohort))
     final = is_final(config, number)
-    due = config.evaluate_every > 0 and (number - 1) % config.evaluate_every == 0
+    told = config.privacy is None or config.privacy.metrics
+    due = told and config.evaluate_every > 0 and (number - 1) % config.evaluate_every == 0
     return Task(
         run=run,
         round=number,
@@ -96,7 +101,9 @@ def make(
         grid=grid,
         codec=config.codec,
         conditions=config.conditions,
-        amends=algorithm.amended if config.codec else (),
+        amends=algorithm.amended if config.codec or config.secagg else (),
+        secagg=None if final else terms_of(algorithm, plan, config),
+        privacy=private(config.privacy, clip),
     )
 
 

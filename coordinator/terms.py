@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from coordinator import (
     asynchronous,
@@ -26,13 +27,17 @@ from coordinator.devices import Fleet
 from coordinator.exact import Grid
 from coordinator.members import Hubs
 from coordinator.optimisers import Server
+from coordinator.privacy import agreement as privacy
+from coordinator.privacy.release import clip_of
 from coordinator.seats import Policy, Round, State
+from coordinator.secagg import agreement
 from coordinator.staleness import weighting_of
 from coordinator.sums import Form
 from edgepfl.algorithms import Algorithm
 from edgepfl.bundle import Bundle
 from edgepfl.errors import CodecError, ConfigError
 from edgepfl.plan import Plan
+from edgepfl.secagg.vector import Layout
 from edgepfl.seeds import derive
 from edgepfl.wire import BlobRef, Report, Task
 
@@ -81,7 +86,7 @@ class Terms:
             EdgepflError: one of the settings names nothing that there is, or the bundle was made by another version.
         """
         plan = bundle.plan
-        algorithm = updater.algorithm_of(plan, config.hyper)
+        algorithm = privacy.tailored(updater.algorithm_of(plan, config.hyper), config)
         rule = robust.rule_of(config.robust)
         server = updater.server_of(algorithm, plan, config.server_optimizer)
         return cls(run, config, plan, frozenset(bundle.graphs), offered, algorithm, rule, server, hubs)
@@ -99,6 +104,8 @@ class Terms:
         robust.check(algorithm, plan, self.rule, config.minimum)
         coded.check(algorithm, plan, config.codec)
         asynchronous.check(algorithm, plan, config, self.hubs)
+        agreement.check(algorithm, plan, config, self.hubs)
+        privacy.check(algorithm, plan, config, self.hubs)
         if self.rule is not None and config.exact:
             raise ConfigError("exact sums know no robust rule", where="robust", remedy="Give one of the two")
         if self.hubs:
@@ -116,13 +123,15 @@ class Terms:
     def canaries(self, cohort: tuple[str, ...], number: int, attempt: int) -> tuple[str, ...]:
         """Who gets the run's first task before the others; a hub does not, since its own round takes too long.
 
+        Nobody does under secure aggregation: nobody can report before all have exchanged their keys.
+
         Args:
             cohort: whoever is chosen.
             number: of the round.
             attempt: at the round.
         """
         devices = tuple(device for device in cohort if device not in self.hubs)
-        if number > 1 or not self.config.canary or len(devices) < len(cohort):
+        if number > 1 or not self.config.canary or self.config.secagg or len(devices) < len(cohort):
             return ()
         count = rollout.canaries(len(cohort), self.config.canary)
         return choose(devices, count, derive(self.config.seed, "canary"), number, attempt)
@@ -176,7 +185,13 @@ class Terms:
         return found
 
     def task(
-        self, number: int, attempt: int, devices: tuple[str, ...], download: BlobRef, accepted: Mapping[str, int]
+        self,
+        number: int,
+        attempt: int,
+        devices: tuple[str, ...],
+        download: BlobRef,
+        accepted: Mapping[str, int],
+        clip: float = 0.0,
     ) -> Task:
         """What devices are told to do.
 
@@ -186,6 +201,7 @@ class Terms:
             devices: whom it is for.
             download: what they start from.
             accepted: the last round of each device that counts.
+            clip: of a private run's contributions in this round.
         """
         return tasks.make(
             self.id,
@@ -200,6 +216,7 @@ class Terms:
             download=download,
             settings=members.settings(self.plan, self.config.hyper) if self.hubs else {},
             grid=self.grid.top if self.hubs else 0,
+            clip=clip,
         )
 
     # What comes back.
@@ -213,6 +230,11 @@ class Terms:
         """What a hub's sums look like in a round."""
         return Form(self.plan, self.of_round(number), self.grid)
 
+    @cached_property
+    def layout(self) -> Layout | None:
+        """What a masked upload looks like; None where none is masked."""
+        return agreement.layout_of(self.algorithm, self.plan, self.config)
+
     def refusal(self, report: Report) -> str:
         """Why the upload of a report is not worth fetching; empty if it is."""
         try:
@@ -224,10 +246,15 @@ class Terms:
                 max_examples=self.config.max_examples,
                 most_bytes=self.form(report.round).most_bytes if report.members else 0,
                 words=self.config.codec,
+                masked=0 if self.layout is None else self.layout.nbytes,
             )
         except CodecError as error:
             return str(error)
         return ""
+
+    def clip(self, saved: Saved) -> float:
+        """The bound on a private run's contributions from this state on; 0 for a run that is not private."""
+        return 0.0 if self.config.privacy is None else clip_of(saved.state, self.config.privacy.clip)
 
     def sitting(self, r: Round, algorithm: Algorithm, saved: Saved) -> Sitting:
         """What the mathematics of an attempt starts from: nothing is folded.
@@ -248,4 +275,6 @@ class Terms:
             rule=self.rule,
             server=self.server,
             scale=buffered.scales(r, weighting_of(self.config.staleness)),
+            layout=self.layout,
+            release=privacy.release_of(self.config, self.clip(saved), self.layout),
         )

@@ -8,6 +8,7 @@ import msgspec
 
 from coordinator import lateness
 from coordinator.journal import Status
+from coordinator.privacy import account
 from coordinator.rounds import Phase
 from coordinator.status import RunStatus
 
@@ -57,7 +58,8 @@ def text_of(status: RunStatus) -> str:
     """A status as a line for people, and a line for each device."""
     width = max((len(device.name) for device in status.devices), default=0)
     lines = [f"  {device.name:{width}}  {device.state:11}  {device.why}" for device in status.devices]
-    return "\n".join([line_of(status), *lines])
+    private = [] if status.privacy is None else [account.text(status.privacy)]
+    return "\n".join([line_of(status), *lines, *private])
 
 
 def line_of(status: RunStatus) -> str:
@@ -66,6 +68,8 @@ def line_of(status: RunStatus) -> str:
     about = status.waiting or status.why or f"model {status.state_sha256[:16]}"
     if status.buffer is not None and (late := lateness.line(status.buffer)):
         metrics += f"  {late}"
+    if status.privacy is not None:
+        metrics += f"  {account.line(status.privacy)}"
     if status.doubled:
         about += f"; two agents have one name: {', '.join(status.doubled)}"
     done = min(status.round, status.rounds)

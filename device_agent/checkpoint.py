@@ -287,7 +287,7 @@ def _read(data: bytes, key: str, lasting: Mapping[Key, TensorSpec]) -> Checkpoin
     start += _LENGTH
     try:
         head = _HEAD.decode(data[start : start + min(length, _HEAD_LIMIT)])
-    except (msgspec.DecodeError, UnicodeError) as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise CodecError(f"it cannot be read ({error})", where=FILE) from error
     if head.key != key:
         raise CodecError("it is of another task, or of other examples", where=FILE)

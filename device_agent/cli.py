@@ -10,10 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
-from device_agent import footprint, models, sources
+from device_agent import footprint, models, owner, sources
 from device_agent.conditions import Sensors
 from device_agent.conditions_sampler import Sampler
 from device_agent.config import AgentConfig, load
+from device_agent.erase import erase
 from device_agent.runners.choice import choose
 from device_agent.service import AgentService, Place, will
 from device_agent.work import Workshop
@@ -50,10 +51,15 @@ _EPILOG = """agent.toml:
 
 
 def agent(arguments: list[str]) -> int:
-    """Run a device's agent until SIGINT or SIGTERM."""
+    """Run a device's agent until SIGINT or SIGTERM; or erase what it keeps, or give it to its owner."""
+    if arguments[:1] == ["erase"]:
+        return _erase(arguments[1:])
+    if arguments[:1] == ["export"]:
+        return _export(arguments[1:])
     parser = argparse.ArgumentParser(
         prog="edgepfl agent",
-        description="Run the agent of one device: it trains on its own data whenever the coordinator asks.",
+        description="Run the agent of one device: it trains on its own data whenever the coordinator asks. "
+        "To get or remove all that it keeps, see edgepfl agent export --help and edgepfl agent erase --help.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -92,6 +98,50 @@ def model(arguments: list[str]) -> int:
         _forget(config, words.forget)
     else:
         _write(models.newest(store), words.output)
+    return 0
+
+
+def _erase(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="edgepfl agent erase",
+        description="Overwrite and delete what this device keeps, before it is sold or given back, and tell what was "
+        "there. Stop its agent before. Interrupted, run it again. The examples, the settings and what other "
+        "programs put there stay; cards and SSDs may keep old cells: see docs/at-rest.md.",
+    )
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the agent's settings")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--run", metavar="RUN", help="what is kept of one run, as edgepfl model --forget")
+    what.add_argument("--all", action="store_true", help="everything: the device would join as a new one")
+    parser.add_argument("--json", action="store_true", help="with --all: one JSON object, for scripts")
+    words = parser.parse_args(arguments)
+    config = load(words.config)
+    if words.run is not None:
+        _forget(config, words.run)
+        return 0
+    erased = erase(Path(config.state))
+    if words.json:
+        print(json.dumps({"state": config.state, "erased": [asdict(each) for each in erased]}))
+        return 0
+    for each in erased:
+        print(f"{each.path:<73}  {each.size:>11} bytes  sha256 {each.sha256}")
+    print(f"{config.state}: {len(erased)} files erased; looked again, nothing of the agent is left but its empty lock")
+    return 0
+
+
+def _export(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="edgepfl agent export",
+        description="Give the owner of this device what it keeps of him: his examples, models and personal state, and "
+        "what waits to be sent, in open formats with a README. The agent may be running.",
+    )
+    parser.add_argument("folder", type=Path, metavar="DIR", help="a new folder")
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the agent's settings")
+    words = parser.parse_args(arguments)
+    config = load(words.config)
+    runs = models.owned(Path(config.state) / "store.db")
+    files = owner.contents(config, sources.load(config.data), runs)
+    owner.write(words.folder, files)
+    print(f"{words.folder}: {len(files)} files, {len(runs)} runs; begin with README.md")
     return 0
 
 

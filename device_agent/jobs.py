@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 
 from device_agent.checkpoint import Saver
@@ -43,6 +43,7 @@ class Jobs:
         feed: told how the current job ended, Worked or WorkFailed.
         send: sends a message, if the bus takes it.
         fail: told of a fault that is not the task's, and must end the agent.
+        conceal: masks the upload of a task of secure aggregation.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Jobs:
         feed: Callable[[Event], None],
         send: Callable[[Message], object],
         fail: Callable[[BaseException], None],
+        conceal: Callable[[Task, Product], Awaitable[Product]],
     ) -> None:
         self._speaker = speaker
         self._place = place
@@ -75,6 +77,7 @@ class Jobs:
         self._feed = feed
         self._send = send
         self._fail = fail
+        self._conceal = conceal
         self._current: Job | None = None
         self._jobs: dict[asyncio.Task[None], Job] = {}  # also those that are about to stop
         self._awaited: set[TaskId] = set()  # of which the coordinator waits to hear that they have ended
@@ -164,6 +167,8 @@ class Jobs:
         try:
             materials = self._materials(job)
             product = await loop.run_in_executor(self._pool, self._workshop.perform, task, materials, job.on_step)
+            if task.secagg is not None and job is self._current:
+                product = await self._conceal(task, product)
             if job is self._current:
                 self._keep(task, product)
         except Stopped:

@@ -11,6 +11,7 @@ from msgspec import UNSET
 
 import edgepfl
 from device_agent.conditions_outlook import Outlook
+from device_agent.privacy import weight_of
 from device_agent.session import TaskId
 from device_agent.work import Product
 from edgepfl.wire import CHUNK, BlobRef, Failed, Gone, Hello, Progress, Report, Stopped, Task
@@ -100,7 +101,7 @@ class Speaker:
             run=task.run,
             round=task.round,
             attempt=task.attempt,
-            examples=self.examples,
+            examples=weight_of(task, self.examples),
             steps=product.steps,
             upload=upload,
             metrics=dict(product.metrics),

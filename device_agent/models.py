@@ -48,6 +48,39 @@ class Held:
     size: int
 
 
+@dataclass(frozen=True)
+class Owned:
+    """What a device has of one run, for its owner.
+
+    Attributes:
+        run: its id.
+        settled: the last round that counted, -1 for none.
+        personal: the settled KEEP slots, safetensors, as SLOT/TENSOR; None for none.
+        model: the model that predicts, safetensors; None for none.
+        report: the encoded report that waits; None for none.
+    """
+
+    run: str
+    settled: int
+    personal: bytes | None
+    model: bytes | None
+    report: bytes | None
+
+
+def owned(database: Path) -> list[Owned]:
+    """All that is stored of each run, by name; read beside a running agent.
+
+    Raises:
+        StoreError: there is no store.
+    """
+    with _reading(database) as store:
+        rows = store.execute(_OWNED).fetchall()
+    return [
+        Owned(run, settled, personal or None, None if model is None else _parameters(model), report)
+        for run, settled, personal, model, report in rows
+    ]
+
+
 def held(database: Path) -> list[Held]:
     """What is stored of each run, by name; read beside a running agent.
 
@@ -70,6 +103,15 @@ ORDER BY run
 """
 
 
+_OWNED = """
+SELECT run, coalesce(settled.round, -1), keep, model, report
+FROM (SELECT run FROM settled UNION SELECT run FROM pending UNION SELECT run FROM serving)
+LEFT JOIN settled USING (run) LEFT JOIN pending USING (run) LEFT JOIN serving USING (run)
+LEFT JOIN slots ON id = settled.slots
+ORDER BY run
+"""
+
+
 def newest(database: Path) -> Served:
     """The model of the last run that ended, read beside a running agent.
 
@@ -86,8 +128,13 @@ def newest(database: Path) -> Served:
             "no run has come to its end on this device", where=str(database), remedy="Wait for its last round"
         )
     run, number, data = row
-    tensors = {name.removeprefix(f"{MODEL}/"): tensor for name, tensor in safetensors.numpy.load(data).items()}
-    return Served(run, number, safetensors.numpy.save(tensors))
+    return Served(run, number, _parameters(data))
+
+
+def _parameters(model: bytes) -> bytes:
+    """A stored model with each parameter under its own name."""
+    tensors = {name.removeprefix(f"{MODEL}/"): tensor for name, tensor in safetensors.numpy.load(model).items()}
+    return safetensors.numpy.save(tensors)
 
 
 @contextmanager

@@ -8,15 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from device_agent.interpreter import RoundResult
 from edgepfl import codec
-from edgepfl.coding import Coding
+from edgepfl.coding import Coding, Encoded
 from edgepfl.errors import PlanError
 from edgepfl.plan import Amend, Plan, Role
 from edgepfl.tree import Tensor, Tree, Trees
+
+
+class Encoder(Protocol):
+    """Makes bytes of an upload: a run's codec, or its secure aggregation."""
+
+    def encode(self, upload: Trees, seed: int, residual: Trees) -> Encoded:
+        """An upload's bytes, and what the coordinator makes of them: see :meth:`edgepfl.coding.Coding.encode`."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -60,12 +69,12 @@ def taken(data: bytes | None, coding: Coding, plan: Plan) -> Kept:
     return Kept({name: found[name] for name in own}, {name: found[name] for name in coding.residuals})
 
 
-def sent(result: RoundResult, coding: Coding, amends: Sequence[Amend], residual: Trees, seed: int) -> Sent:
+def sent(result: RoundResult, coding: Encoder, amends: Sequence[Amend], residual: Trees, seed: int) -> Sent:
     """What a round's training comes to.
 
     Args:
         result: of the training.
-        coding: the run's codec.
+        coding: the run's codec, or its secure aggregation.
         amends: the KEEP slots that follow what the coordinator gets.
         residual: what is still to be sent.
         seed: of this device in this round.

@@ -27,6 +27,7 @@ from device_agent.jobs import Jobs
 from device_agent.listening import Listener, nobody
 from device_agent.messages import REMEDY, Speaker, installed_mib, new_incarnation
 from device_agent.place import Place
+from device_agent.secagg import CODE, Concealment
 from device_agent.session import Effect, Session, TaskId, task_id
 from device_agent.transfers import Transfers
 from device_agent.work import Workshop
@@ -37,7 +38,7 @@ from edgepfl.bus.transfer import Transfer
 from edgepfl.eligibility import Readings
 from edgepfl.errors import BusError, EdgepflError, IdentityError, StoreError, TransferError, WireError
 from edgepfl.topics import Chunk, FromDevice, ToAll, ToDevice, Topics
-from edgepfl.wire import BlobRef, Cancel, Commit, Gone, Need, Progress, Refused, Report, RollCall, Task
+from edgepfl.wire import BlobRef, Cancel, Commit, Gone, Need, Progress, Refused, Report, RollCall, SecAgg, Task
 
 __all__ = ["AgentService", "Place", "will"]
 
@@ -142,6 +143,7 @@ class AgentService:
             clock=clock,
         )
         runs = place.standings()
+        self._concealment = Concealment(device, place.store, pool, self._send, self._left_out)
         self._watch = Watch(sensors, place.store, examples.count, every=sense_every, uptime=uptime)
         self._jobs = Jobs(
             self._speaker,
@@ -157,6 +159,7 @@ class AgentService:
             feed=self._job_ended,
             send=self._send,
             fail=self._break,
+            conceal=self._concealment.conceal,
         )
         self._state = Session(device, runs, outlook=Outlook(hold=hold or 2 * sense_every))
 
@@ -212,6 +215,7 @@ class AgentService:
 
     async def _close(self) -> None:
         self._alarm.set(None)
+        self._concealment.forget()
         await self._jobs.close()
         self._send(self._speaker.gone())
         await self._bus.stop()
@@ -259,6 +263,10 @@ class AgentService:
             case Task() | RollCall():
                 now = self._clock()
                 self._feed(session.Received(message, now, self._watch.look(message.conditions, now)))
+                if isinstance(message, Task):
+                    self._concealment.take_up(self._state.task)
+            case SecAgg():
+                self._concealment.heard(message)
             case Commit() | Cancel():
                 if isinstance(message, Cancel) and message.unknown:
                     log.warning(UNKNOWN, self._state.device, message.run)
@@ -386,6 +394,7 @@ class AgentService:
 
     def _stop_work(self, task: TaskId) -> None:
         self._jobs.stop(task)
+        self._concealment.forget(task)
         self._place.drop_checkpoint()
         self._transfers.fetch_no_more()
 
@@ -414,7 +423,12 @@ class AgentService:
         place.forget_offers()
         self._transfers.make_way(self._needed)
 
+    def _left_out(self, task: TaskId, why: str) -> None:
+        """The device takes no part in the secure aggregation of a task."""
+        self._feed(session.WorkFailed(task, CODE, why))
+
     def _close_round(self, task: TaskId, accepted: bool) -> None:  # noqa: FBT001  as the message says
+        self._concealment.forget(task)
         place = self._place
         try:
             place.durably(lambda: place.store.close_round(task.run, task.round, accepted=accepted), self._needed)

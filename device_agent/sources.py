@@ -138,7 +138,7 @@ def _none_of(array: Array | Inputs) -> Array | Inputs:
 
 def _from_npz(path: Path) -> Examples:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:  # by name, it leaves a bad one open
             arrays = {name: found for name in NAMES if (found := _stored(archive, name)) is not None}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"cannot be read ({error})", where=str(path)) from error
@@ -162,7 +162,7 @@ def _from_csv(path: Path, label: str | int = -1, test_fraction: float = 0.2, del
         with path.open(encoding="utf-8-sig") as file:
             header = _header(file.readline(), delimiter)
             file.seek(0)
-            if not any(line.strip() for line in itertools.islice(file, 1 if header else 0, None)):
+            if not any(line.partition("#")[0].strip() for line in itertools.islice(file, 1 if header else 0, None)):
                 raise DataError("it has no rows", where=str(path), remedy="Collect data before joining a fleet")
             file.seek(0)
             table = np.loadtxt(file, np.float32, delimiter=delimiter, skiprows=1 if header else 0, ndmin=2)

@@ -19,6 +19,7 @@ from device_agent.checkpoint import Checkpoint, Saver, key_of
 from device_agent.data import Examples
 from device_agent.evaluate import evaluate
 from device_agent.interpreter import Halfway, Interpreter, RoundResult, Start, Stopped
+from device_agent.privacy import bounded, discreet, weight_of
 from device_agent.runners import Runner
 from device_agent.runners.lending import Lending
 from edgepfl import codec
@@ -26,6 +27,7 @@ from edgepfl.bundle import Bundle, unpack
 from edgepfl.coding import Coding
 from edgepfl.errors import BundleError
 from edgepfl.plan import MODEL, Plan, Role
+from edgepfl.secagg.vector import Layout, Vectors
 from edgepfl.seeds import derive
 from edgepfl.tree import Trees
 from edgepfl.wire import Task
@@ -202,7 +204,7 @@ class Workshop:
         keep, upload = _outcome(task, materials, result, coding, residual)
         if self._tidy is not None:
             self._tidy()
-        return Product(
+        made = Product(
             keep=keep,
             kept=hashlib.sha256(keep).hexdigest(),
             upload=upload,
@@ -211,6 +213,7 @@ class Workshop:
             metrics={**before.metrics, **result.metrics},
             seconds=seconds,
         )
+        return discreet(made, task)
 
     def _before(
         self,
@@ -323,5 +326,14 @@ def _outcome(
     """The bytes of the new KEEP slots and of the upload; a task that trains nothing changes nothing, to the bit."""
     if task.steps == 0:
         return materials.keep if materials.keep is not None else codec.encode({**result.keep, **residual}), None
-    made = sending.sent(result, coding, task.amends, residual, derive(task.seed, materials.device))
+    encoder, seed = _encoder(task, materials, coding), derive(task.seed, materials.device)
+    made = sending.sent(result, encoder, task.amends, residual, seed)
     return codec.encode(made.keep), made.upload
+
+
+def _encoder(task: Task, materials: Materials, coding: Coding) -> sending.Encoder:
+    """What makes bytes of the upload."""
+    if task.secagg is None:
+        return bounded(coding, task)
+    weight = weight_of(task, materials.examples.count)
+    return bounded(Vectors(Layout.of(task.secagg, coding.plan), weight), task)

@@ -31,6 +31,7 @@ SUMMARIES = {
     "hub": "run a hub: a coordinator to its devices and a device to its parent",
     "inspect": "tell what a bundle holds, and which operators run where",
     "model": "write the model that a device ended with to a file",
+    "privacy": "plan differential privacy, and tell what a run has spent of it",
     "profiles": "list the kinds of devices that can be emulated, with the source of each number",
     "recover": "train FPFC on devices of known clusters and tell how well it finds them",
     "reproduce": "run a published experiment and print its numbers next to the published ones",

@@ -36,6 +36,8 @@ MEMBER_COUNT = 64
 _MEMBER = re.compile(
     r"plan\.json|model\.safetensors|graphs/(onnx|executorch)/[a-z]{1,16}|golden/[a-z]{1,16}\.safetensors"
 )
+_ENTRY = b"PK\x01\x02"  # begins each entry of a zip's directory
+_ENTRIES = 4 * MEMBER_COUNT  # packed bytes may look like one, a time in 4 GB
 # What zipfile raises for bytes that are no archive, or a damaged or encrypted one.
 _NOT_A_ZIP = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError, ValueError)
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date a zip can hold
@@ -142,24 +144,44 @@ def golden_vectors(graph: Graph, data: bytes, *, where: str) -> Golden:
 
 def _members(data: bytes, where: str, *, golden: bool) -> tuple[Plan, dict[str, bytes]]:
     """The plan, and the other members by name; the model only if it can be the plan's."""
+    if (entries := data.count(_ENTRY)) > _ENTRIES:  # before zipfile makes an object of each
+        raise BundleError(f"{entries} members, at most {MEMBER_COUNT} are allowed", where=where)
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             infos = [info for info in archive.infolist() if golden or not info.filename.startswith("golden/")]
             _check_members(infos, where)
             named = {info.filename: info for info in infos}
-            plan = _plan(archive.read(named.pop("plan.json")) if "plan.json" in named else None, where)
-            most = codec.HEADER_LIMIT + sum(spec.nbytes for spec in plan.model.values())
-            if "model.safetensors" in named and named["model.safetensors"].file_size > most:
-                raise BundleError(f"model.safetensors unpacks to more than the plan's {most} bytes", where=where)
-            return plan, {name: archive.read(info) for name, info in named.items()}
+            plan = _plan(_read(archive, named.pop("plan.json"), where) if "plan.json" in named else None, where)
+            for name, most in _most_tensors(plan).items():
+                if name in named and named[name].file_size > most:
+                    raise BundleError(f"{name} unpacks to more than the plan's {most} bytes", where=where)
+            return plan, {name: _read(archive, info, where) for name, info in named.items()}
     except _NOT_A_ZIP as error:
         raise BundleError(
             f"not a bundle file ({error})", where=where, remedy="Make one with: edgepfl export"
         ) from error
 
 
+def _most_tensors(plan: Plan) -> dict[str, int]:
+    """The most bytes of each member that holds tensors, by what the plan says of these."""
+    calls = {f"golden/{entry}.safetensors": (*graph.inputs, *graph.outputs) for entry, graph in plan.graphs.items()}
+    allowed = TensorSpec(()).nbytes
+    golden = {name: sum(port.spec.nbytes + allowed for port in ports) for name, ports in calls.items()}
+    sizes = {"model.safetensors": sum(spec.nbytes for spec in plan.model.values()), **golden}
+    return {name: codec.HEADER_LIMIT + size for name, size in sizes.items()}
+
+
+def _read(archive: zipfile.ZipFile, info: zipfile.ZipInfo, where: str) -> bytes:
+    """A member; :meth:`zipfile.ZipFile.read` would unpack all that is packed before it cuts it to ``file_size``."""
+    with archive.open(info) as member:
+        content = member.read(info.file_size)
+    if len(content) != info.file_size:
+        raise BundleError(f"member {info.filename} has {len(content)} of {info.file_size} bytes", where=where)
+    return content
+
+
 def _check_members(infos: list[zipfile.ZipInfo], where: str) -> None:
-    """Refuse what must not even be unpacked; zipfile then unpacks no more than ``file_size`` says."""
+    """Refuse what must not even be unpacked."""
     if len(infos) > MEMBER_COUNT:
         raise BundleError(f"{len(infos)} members, at most {MEMBER_COUNT} are allowed", where=where)
     if len({info.filename for info in infos}) < len(infos):
@@ -189,7 +211,7 @@ def _plan(data: bytes | None, where: str) -> Plan:
         found = msgspec.json.decode(data, type=_Version).format
         if found == FORMAT:
             return msgspec.json.decode(data, type=Plan)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise BundleError(f"plan.json is not a plan ({error})", where=where) from error
     raise BundleError(
         f"format {found}, and this edgepfl reads {FORMAT}",

@@ -101,6 +101,8 @@ class Slot:
             Of a DOWN slot, a number that fills the server's state before the first round.
         reduce: of an UP slot, how the coordinator combines it.
         addressed: of a DOWN slot, each device gets a value of its own (FPFC's zeta), so nothing is broadcast.
+        change: of an UP slot, whether it is what the round changed, 0 where nothing was learnt, rather than a model
+            or a statistic: only then can it be clipped.
     """
 
     role: Role
@@ -108,6 +110,7 @@ class Slot:
     first: str | float | None = None
     reduce: Reduce | None = None
     addressed: bool = False
+    change: bool = False
 
 
 def down(shape: Shape | Dims = Shape.PARAMS, *, addressed: bool = False, first: float | None = None) -> Slot:
@@ -140,9 +143,9 @@ def tell() -> Slot:
     return Slot(Role.TELL, Shape.SCALAR)
 
 
-def up(reduce: Reduce, shape: Shape | Dims = Shape.PARAMS) -> Slot:
-    """A slot that the device sends at the end of a round."""
-    return Slot(Role.UP, shape, reduce=reduce)
+def up(reduce: Reduce, shape: Shape | Dims = Shape.PARAMS, *, change: bool = True) -> Slot:
+    """A slot that the device sends at the end of a round; ``change`` is False for a model or a statistic."""
+    return Slot(Role.UP, shape, reduce=reduce, change=change)
 
 
 class TensorSpec(msgspec.Struct, frozen=True):

@@ -2,9 +2,10 @@
 
 ::
 
-    edgepfl/1/FLEET/up/DEVICE/KIND           a device writes: hello, gone, report, failed, progress, stopped, need
+    edgepfl/1/FLEET/up/DEVICE/KIND           a device writes: hello, gone, report, failed, progress, stopped, need,
+                                             secagg
     edgepfl/1/FLEET/up/DEVICE/blob/SHA16.K   a device writes: chunk K of one of its blobs
-    edgepfl/1/FLEET/down/DEVICE/KIND         one device reads: task, commit, need, cancel, rollcall, refused
+    edgepfl/1/FLEET/down/DEVICE/KIND         one device reads: task, commit, need, cancel, rollcall, refused, secagg
     edgepfl/1/FLEET/all/KIND                 every device reads: task, commit, rollcall
     edgepfl/1/FLEET/blob/SHA16/K             whoever asked reads: chunk K of a blob
     edgepfl/1/FLEET/server/down/KIND         the aggregators read: order

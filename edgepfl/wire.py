@@ -17,6 +17,8 @@ from msgspec import UNSET, Meta, UnsetType
 from edgepfl.eligibility import DIGEST_CHARACTERS, Conditions
 from edgepfl.errors import WireError
 from edgepfl.plan import PROTOCOL, Amend
+from edgepfl.privacy.terms import Terms as Privacy
+from edgepfl.secagg.terms import Terms
 from edgepfl.seeds import SEED_BITS
 
 MESSAGE_LIMIT = 128 << 10  # bytes of one message
@@ -24,6 +26,7 @@ STRING_LIMIT = 1024  # bytes
 BINARY_LIMIT = 70_000  # bytes: a chunk, an inline blob, or the hashes of 4,375 chunks
 ARRAY_LIMIT = 4096
 MAP_LIMIT = 64
+CONTAINERS_LIMIT = 10_000  # lists and maps: an empty one is a byte here and some 60 of memory
 CHUNK = 64 << 10  # bytes of a chunk, where nobody asks for another size
 INLINE_LIMIT = CHUNK  # bytes of a blob that rides in its message, if there is room: it would be one chunk
 CHUNK_SIZES = (16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10)  # bytes, from the slowest link to the fastest
@@ -257,6 +260,8 @@ class Task(Message, frozen=True, omit_defaults=True):
         codec: how a device encodes its upload, in the words of :mod:`edgepfl.coding`; empty for raw tensors.
         amends: the KEEP slots that follow what the codec made of the upload.
         conditions: what must hold on a device before and while it works on this; None for nothing.
+        secagg: how it hides its upload from the coordinator; None where it does not.
+        privacy: how it bounds its upload, and perhaps adds noise to it; None where it does not.
     """
 
     KIND: ClassVar[str] = "task"
@@ -280,6 +285,8 @@ class Task(Message, frozen=True, omit_defaults=True):
     codec: Words = ""
     amends: Annotated[tuple[Amend, ...], Meta(max_length=AMENDS_LIMIT)] = ()
     conditions: Conditions | None = None
+    secagg: Terms | None = None
+    privacy: Privacy | None = None
 
 
 class Commit(Message, frozen=True):
@@ -306,6 +313,17 @@ class Cancel(Message, frozen=True, omit_defaults=True):
     attempt: Count
     reason: Text
     unknown: bool = False
+
+
+class SecAgg(Message, frozen=True):
+    """A step of secure aggregation, from a device or to it: see :mod:`edgepfl.secagg.messages`."""
+
+    KIND: ClassVar[str] = "secagg"
+    device: Device
+    run: Name
+    round: RoundNumber
+    attempt: Count
+    body: bytes
 
 
 class Refused(Message, frozen=True):
@@ -389,6 +407,7 @@ KINDS: dict[str, type[Message]] = {
         Done,
         Here,
         Refused,
+        SecAgg,
     )
 }
 
@@ -440,12 +459,29 @@ def decode(data: bytes, *, where: str = "message") -> Message:
 
 
 def _unpack(data: bytes, where: str) -> Any:  # noqa: ANN401  msgpack's value is any of its types until it is validated
+    left = CONTAINERS_LIMIT
+
+    def listed(items: list[Any]) -> list[Any]:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise ValueError(f"more than {CONTAINERS_LIMIT} lists and maps")
+        return items
+
+    def mapped(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        listed(pairs)
+        fields = dict(pairs)
+        if len(fields) != len(pairs):
+            raise ValueError("a field is given twice")
+        return fields
+
     try:
         return msgpack.unpackb(
             data,
             raw=False,
             strict_map_key=True,
-            object_pairs_hook=_unique,
+            list_hook=listed,
+            object_pairs_hook=mapped,
             max_str_len=STRING_LIMIT,
             max_bin_len=BINARY_LIMIT,
             max_array_len=ARRAY_LIMIT,
@@ -454,13 +490,6 @@ def _unpack(data: bytes, where: str) -> Any:  # noqa: ANN401  msgpack's value is
         )
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
         raise WireError(f"not a message ({type(error).__name__}: {error})", where=where, reason="malformed") from error
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) != len(pairs):
-        raise ValueError("a field is given twice")
-    return fields
 
 
 def _check_finite(message: Message | Part | Conditions | Amend, where: str) -> None:

@@ -22,7 +22,7 @@ def read(file: Path, kind: type[T], what: str) -> T | None:
         return msgspec.json.decode(file.read_bytes(), type=kind)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise ConfigError(f"it {what} ({error})", where=str(file), remedy="Name another file") from error
 
 

@@ -24,7 +24,7 @@ from coordinator.hub.arithmetic import Modelled, Upward
 from coordinator.hub.levels import Nested
 from coordinator.hub.link import Link
 from coordinator.hub.run import HubRun
-from coordinator.hub.terms import Errand, errand_of
+from coordinator.hub.terms import Errand, errand_of, read_errand
 from coordinator.journal import Checkpoint, RunRow, Status
 from coordinator.members import Hubs
 from coordinator.service import Coordinator
@@ -402,11 +402,8 @@ class HubService(Coordinator):
             write_durably(self._file, msgspec.msgpack.encode(errand))
 
     def _taken_up(self, row: RunRow, checkpoint: Checkpoint) -> ActiveRun:
-        try:
-            with storing(self._file):
-                errand = msgspec.msgpack.decode(self._file.read_bytes(), type=Errand)
-        except msgspec.DecodeError as error:
-            raise StoreError("it cannot be read", where=str(self._file), remedy="Update edgepfl") from error
+        with storing(self._file):
+            errand = read_errand(self._file.read_bytes(), where=str(self._file))
         return HubRun(row, checkpoint, self._desk, errand, self)
 
     def _look(self) -> None:

@@ -13,7 +13,7 @@ from coordinator.seats import Policy
 from coordinator.tasks import HEARTBEATS
 from coordinator.terms import Terms
 from edgepfl.algorithms import Algorithm
-from edgepfl.errors import ConfigError
+from edgepfl.errors import ConfigError, StoreError
 from edgepfl.seeds import derive
 from edgepfl.wire import BlobRef, Member, Task
 
@@ -40,6 +40,18 @@ class Errand(msgspec.Struct, frozen=True):
     def last(self) -> int:
         """The number of the last of its rounds."""
         return self.first + self.rounds - 1
+
+
+def read_errand(data: bytes, *, where: str) -> Errand:
+    """The errand in a hub's file.
+
+    Raises:
+        StoreError: it is none.
+    """
+    try:
+        return msgspec.msgpack.decode(data, type=Errand)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise StoreError(f"it cannot be read ({error})", where=where, remedy="Update edgepfl") from error
 
 
 def errand_of(task: Task, rounds: int, before: Errand | None, committed: int) -> Errand:
@@ -119,7 +131,13 @@ class HubTerms(Terms):
         return self.errand.task.steps
 
     def task(
-        self, number: int, attempt: int, devices: tuple[str, ...], download: BlobRef, accepted: Mapping[str, int]
+        self,
+        number: int,
+        attempt: int,
+        devices: tuple[str, ...],
+        download: BlobRef,
+        accepted: Mapping[str, int],
+        clip: float = 0.0,  # noqa: ARG002  no private run has hubs
     ) -> Task:
         """What the hub's devices are told to do: the parent's task, as one of the hub's own rounds.
 
@@ -129,6 +147,7 @@ class HubTerms(Terms):
             devices: whom it is for.
             download: what they start from.
             accepted: the last round of each device that counts.
+            clip: of a private run.
         """
         task, own = self.errand.task, number - self.errand.first
         return msgspec.structs.replace(

@@ -44,7 +44,7 @@ class FedAMP(Algorithm):
         "u": down(addressed=True),
         "x": work(),
         "w": keep(first=MODEL),
-        "trained": up(Reduce.STACK),
+        "trained": up(Reduce.STACK, change=False),
     }
     evaluated: ClassVar[str] = "the device's own w_i, as it last trained it"
     revealed: ClassVar[tuple[str, ...]] = ("w",)

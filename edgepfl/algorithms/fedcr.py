@@ -81,9 +81,9 @@ class FedCR(Algorithm):
         "S1": work(_PAIRS),  # sum of mu / sigma^2
         "N": work(("classes",)),  # how many they are
         "delta": up(Reduce.MEAN, Shape.SHARED),
-        "precision": up(Reduce.SUM, _PAIRS),
-        "shift": up(Reduce.SUM, _PAIRS),
-        "present": up(Reduce.SUM, ("classes",)),
+        "precision": up(Reduce.SUM, _PAIRS, change=False),
+        "shift": up(Reduce.SUM, _PAIRS, change=False),
+        "present": up(Reduce.SUM, ("classes",), change=False),
     }
     evaluated: ClassVar[str] = "the body last received (or last trained: eval_extractor) with the device's own head"
     represented: ClassVar[bool] = True

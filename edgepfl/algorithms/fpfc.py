@@ -89,7 +89,7 @@ class FPFC(Algorithm):
         "x": work(),
         "omega": keep(Shape.PERSONAL, first=MODEL),
         "delta": up(Reduce.MEAN, Shape.SHARED),
-        "fused": up(Reduce.STACK, Shape.PERSONAL),
+        "fused": up(Reduce.STACK, Shape.PERSONAL, change=False),
     }
     personal_default: ClassVar[tuple[str, ...]] = ("*",)
     evaluated: ClassVar[str] = "the device's own omega_i; its cluster's mean after finalize = cluster_mean"

@@ -55,6 +55,12 @@ def write_at(path: Path, offset: int, data: bytes) -> None:
         file.write(data)
 
 
+def resize(path: Path, size: int) -> None:
+    """Make a file so long; it is made, for its owner alone, if it is missing, and what it gains is zeros."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+        file.truncate(size)
+
+
 def free_bytes(directory: Path) -> int:
     """What this user may still write on the disk of a directory."""
     disk = os.statvfs(directory)

@@ -59,7 +59,7 @@ class BlobStore:
         self._directory = directory
         self._room = room
         with storing(directory):
-            make_directory(directory)
+            make_directory(directory, 0o700)
             for leftover in directory.glob("*.tmp"):
                 leftover.unlink(missing_ok=True)
 

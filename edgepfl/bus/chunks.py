@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 
-from edgepfl.bus._files import storing, sync, write_at
+from edgepfl.bus._files import resize, storing, sync, write_at
 from edgepfl.bus._pace import Answers, Pace
 from edgepfl.bus._reuse import Stock
 from edgepfl.bus._window import (
@@ -254,8 +254,7 @@ class Receiver:
         part = self._blobs.part(ref.sha256)
         with storing(part):
             resumed = part.exists()
-            with part.open("ab") as file:
-                file.truncate(ref.size)
+            resize(part, ref.size)
         fetch = self._verified(ref) if resumed else Fetch(ref)
         if self._stock is not None and fetch.missing:
             before = _lacking(fetch)

@@ -119,15 +119,21 @@ def _quantised(
     scales, levels = np.zeros(len(counts), "<f4"), np.zeros(len(values), np.int8)
     noise = rng.random(len(values), np.float32)
     for k, part in enumerate(_parts(counts)):
-        scale = np.float32(float(np.abs(values[part]).max(initial=0.0)) / most)
+        scale = min(np.float32(float(np.abs(values[part]).max(initial=0.0)) / most), _most_scale(most))
         if scale >= _SMALLEST:
             scales[k] = scale
             levels[part] = np.clip(np.floor(values[part] / scale + noise[part]), -most, most)
     return scales, levels
 
 
+def _most_scale(most: int) -> np.float32:
+    """The greatest scale of which ``most`` are finite: the quotient may be rounded up, to one of which they are not."""
+    scale = np.float32(_GREATEST / most)
+    return scale if float(scale) * most <= _GREATEST else np.nextafter(scale, np.float32(0))
+
+
 def _restored(levels: NDArray[np.int8], scales: NDArray[Any], counts: Sequence[int], most: int, where: str) -> Floats:
-    if not ((scales >= 0).all() and (scales <= _GREATEST / most).all()):  # neither holds of what is no number
+    if not ((scales >= 0).all() and (scales <= _most_scale(most)).all()):  # neither holds of what is no number
         raise CodecError("a scale is negative or not finite", where=where)
     if levels.size and int(levels.min()) < -most:
         raise CodecError(f"a level is below -{most}", where=where)

@@ -96,6 +96,7 @@ class Coding:
     def __init__(self, words: str, plan: Plan) -> None:
         self.codec: Codec = codec_of(words)
         self.plain = not words
+        self.plan = plan
         self._declared = {name: slot.tensors for name, slot in sorted(plan.by_role(Role.UP).items())}
         self._slots = {name: _laid_out(tensors, plan.statistics) for name, tensors in self._declared.items()}
         if any(slot.size > places.MOST for slot in self._slots.values()):

@@ -1,10 +1,18 @@
-"""``edgepfl bench``: one training step, the zoo's models, the server, and fleets of real agents."""
+"""``edgepfl bench``: one training step, the zoo's models, the server, fleets of real agents, and secure aggregation."""
 
 from __future__ import annotations
 
 import argparse
 
-from simulators.bench import fleet_command, fusion_command, peers_command, reduction_command, step_command, zoo_command
+from simulators.bench import (
+    fleet_command,
+    fusion_command,
+    peers_command,
+    reduction_command,
+    secagg_command,
+    step_command,
+    zoo_command,
+)
 
 
 def main(arguments: list[str]) -> int:
@@ -17,6 +25,7 @@ def main(arguments: list[str]) -> int:
     fusion_command.add(commands)
     fleet_command.add(commands)
     peers_command.add(commands)
+    secagg_command.add(commands)
     words = parser.parse_args(arguments)
     status: int = words.run(words)
     return status

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import torch
 
+from coordinator.privacy import options as privacy_options
+from coordinator.privacy.account import assumptions
 from edgepfl import algorithms
 from edgepfl.errors import ConfigError
 from exporters.fitting import fitted
@@ -24,6 +26,7 @@ from simulators.experiment import HEAD
 from simulators.federation import Setting
 from simulators.report.summary import Summary
 from simulators.vmapped.folder import Row
+from simulators.vmapped.private import configured
 from simulators.vmapped.progress import Progress
 from simulators.vmapped.vectorised import Vectorised
 
@@ -50,7 +53,7 @@ def main(arguments: list[str]) -> int:
     _check_device(words.device)
     _check_words(words)
     began = time.perf_counter()
-    run = _opened(words, counts)
+    run = _opened(words, counts, cohort)
     try:
         if run.number > counts["rounds"]:
             raise ConfigError(f"it has {run.number} rounds already", where="--rounds", remedy="Ask for more")
@@ -66,13 +69,14 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _opened(words: argparse.Namespace, counts: dict[str, int]) -> Vectorised:
+def _opened(words: argparse.Namespace, counts: dict[str, int], cohort: int) -> Vectorised:
     settings = settings_for(words.algorithm, algorithms.parse_settings(words.set))
     data = data_of(words, devices=counts["devices"], seed=words.seed)
     algorithm = algorithms.build(words.algorithm, settings)
     model = fitted(algorithm, model_named(words.model, data, counts["batch"], words.seed), own=HEAD, seed=words.seed)
     setting = Setting(steps=counts["steps"], tune_steps=words.tune_steps, seed=words.seed)
     chunk = number("--chunk", words.chunk, _DEVICES) if words.chunk else 0
+    privacy = privacy_options.privacy_of(words, "edgepfl simulate")
     threads = number("--threads", words.threads) if words.threads else os.cpu_count() or 1
     return Vectorised(
         algorithm,
@@ -84,14 +88,15 @@ def _opened(words: argparse.Namespace, counts: dict[str, int]) -> Vectorised:
         threads=threads if words.device == "cpu" else 1,
         folder=words.state,
         data=described(words),
+        private=None if privacy is None else configured(privacy, counts["devices"], cohort, counts["rounds"]),
     )
 
 
 def _trained(run: Vectorised, words: argparse.Namespace, cohort: int, rounds: int) -> list[Row]:
     rows = []
     with Progress(f"{words.algorithm}, {len(run.names)} devices", rounds, run.number) as progress:
-        while run.number < rounds:
-            rows.append(run.round(run.choose(cohort), last=run.number + 1 == rounds).row)
+        while run.number < rounds and not (run.veil is not None and run.veil.exhausted(run.number)):
+            rows.append(run.round(run.cohort(cohort), last=run.number + 1 == rounds).row)
             progress.see(rows[-1])
     return rows
 
@@ -120,6 +125,7 @@ def _result(
         "seed": words.seed,
         "chunk": run.chunk,
         "device": words.device,
+        "privacy": _private(run),
         "seconds_to_open": opening,
         "seconds_per_round": seconds / len(settled) if settled else None,
         "device_rounds_per_second": trained / seconds if seconds else None,
@@ -130,6 +136,14 @@ def _result(
         "history": [{"round": row.number, "seconds": row.seconds, **row.metrics} for row in rows],
         "versions": {name: version(name) for name in ("edgepfl", "torch")},
     }
+
+
+def _private(run: Vectorised) -> dict[str, object] | None:
+    """What a private run came to; None for one that is not private."""
+    if run.veil is None:
+        return None
+    spent = {"epsilon": run.veil.epsilon(run.number), "delta": run.veil.privacy.delta}
+    return {**spent, "assumptions": assumptions(run.veil.config, run.veil.privacy)}
 
 
 def _text(result: dict[str, object]) -> str:
@@ -144,6 +158,9 @@ def _text(result: dict[str, object]) -> str:
             f"{result['seconds_per_round']:.2f} s a round, {speed:.0f} device-rounds a second, "
             f"at most {result['peak_rss_mib']:.0f} MiB"
         )
+    if isinstance(privacy := result["privacy"], dict):
+        lines.append(f"epsilon {privacy['epsilon']:.4g} at delta {privacy['delta']:g}")
+        lines.extend(f"  {each}" for each in privacy["assumptions"])
     evaluation = result["evaluation"]
     for metric, values in evaluation.items() if isinstance(evaluation, dict) else ():
         if not metric.startswith("loss"):
@@ -202,6 +219,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0, help="the same seed gives the same numbers (default: 0)")
     parser.add_argument("--tune-steps", type=int, default=3, metavar="N", help="before an evaluation (default: 3)")
     parser.add_argument("--evaluate", default="", metavar="N", help="so many devices in the end (default: all)")
+    privacy_options.add_options(parser)
     parser.add_argument("--chunk", default="", metavar="N", help="devices in a chunk (default: what suits)")
     parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, cuda, cuda:1 (default: %(default)s)")
     parser.add_argument("--threads", default="", metavar="N", help="chunks to compute at once (default: all cores)")

@@ -177,7 +177,7 @@ def _read(file: Path, kind: type[Any]) -> Any:  # noqa: ANN401  a record of that
         return msgspec.json.decode(file.read_bytes(), type=kind)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise StoreError(f"it cannot be read ({error})", where=str(file), remedy="Name another directory") from error
 
 

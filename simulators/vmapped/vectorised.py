@@ -8,12 +8,17 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 
 from coordinator import cohort as cohorts
 from coordinator import updater
+from coordinator.config import RunConfig
+from coordinator.privacy import agreement
+from coordinator.privacy.release import Bounded, public
 from coordinator.reduction import Reduction, Upload
 from device_agent.data import Examples
 from edgepfl.algorithms import Algorithm
@@ -34,6 +39,7 @@ from simulators.vmapped.graphs import Graphs
 from simulators.vmapped.kept import Places, keeping
 from simulators.vmapped.pool import Pool
 from simulators.vmapped.population import Fitted
+from simulators.vmapped.private import Veil
 from simulators.vmapped.training import Numbers, Trained
 
 MOST = {"cpu": 64, "cuda": 4096}
@@ -84,6 +90,7 @@ class Vectorised:
         threads: chunks to compute at the same time, each on one core.
         folder: a directory for the run's state, which it goes on from; None keeps everything in memory.
         data: what the examples are, in words; a folder refuses to go on with others.
+        private: settings of a private run that would do the same on real devices; None for one that is not private.
 
     Raises:
         ConfigError: a setting is impossible, or the folder holds another run.
@@ -102,13 +109,15 @@ class Vectorised:
         threads: int = 1,
         folder: Path | None = None,
         data: str = "",
+        private: RunConfig | None = None,
     ) -> None:
         _check(devices, setting, chunk, threads)
         admit(model)
         self.setting, self._device = setting, device
         self._graphs = Graphs(Binding(algorithm, model), device)
         self.plan = self._graphs.plan
-        self.algorithm = updater.algorithm_of(self.plan, setting.hyper)
+        self.algorithm = agreement.tailored(updater.algorithm_of(self.plan, setting.hyper), private or RunConfig())
+        self.veil = None if private is None else Veil(private, self.algorithm, self.plan, setting.seed)
         self.names = tuple(sorted(devices))
         self._places = {name: place for place, name in enumerate(self.names)}
         self._examples = Fitted(devices, self.plan)
@@ -151,6 +160,10 @@ class Vectorised:
         """The next round's cohort: the devices that a coordinator would choose of those that are all there."""
         return cohorts.choose(self.names, count, self.setting.seed, self.number + 1)
 
+    def cohort(self, count: int) -> tuple[str, ...]:
+        """The next round's cohort of a run that may be private; then its sampling says how many."""
+        return self.choose(count) if self.veil is None else self.veil.choose(self.names, self.number + 1)
+
     def round(self, cohort: Sequence[str], steps: int | None = None, *, last: bool = False) -> Round:
         """Train the cohort, fold its uploads, update the state; all of it or, on an error or a kill, nothing on disk.
 
@@ -168,7 +181,7 @@ class Vectorised:
         devices, tuned, number = _checked(cohort), self.tuned, self.number + 1
         taken = tuned.local_steps(self.setting.steps, generator(self.setting.seed, "coins", number))
         taken = taken if steps is None else steps
-        reduction = updater.reduction(tuned, self.plan, devices, self._device)
+        reduction = self._empty(tuned, devices)
         self._keep.discard()  # what a round that failed has left
         metrics: list[Mapping[str, Numbers]] = []
 
@@ -179,7 +192,10 @@ class Vectorised:
             self._fold(reduction, start, trained, count, taken)
             metrics.append({name: values[:count] for name, values in trained.metrics.items()})
         got = reduction.close(devices, number=number, fleet=self.names, statistics=self.plan.statistics)
-        server = updater.next_state(tuned, self.server, got, last=last)
+        memory: Trees = {}
+        if self.veil is not None and isinstance(reduction, Bounded):
+            got, memory = self.veil.blurred(got, self.server, reduction.below)
+        server = {**updater.next_state(tuned, public(self.server), got, last=last), **memory}
         means = {name: np.concatenate([each[name] for each in metrics]) for name in metrics[0]}
         done = Round(number, devices, taken, means, time.perf_counter() - began)
         if self.folder is not None:
@@ -256,11 +272,19 @@ class Vectorised:
             }
         return shared, addressed
 
+    def _empty(self, tuned: Algorithm, devices: tuple[str, ...]) -> Reduction:
+        """What a round's uploads are folded into."""
+        if self.veil is not None:
+            return self.veil.reduction(self.server, devices, tuned, self._device)
+        return updater.reduction(tuned, self.plan, devices, self._device)
+
     def _fold(self, reduction: Reduction, start: Start, trained: Trained, count: int, steps: int) -> None:
         """Give the reduction what the devices that count uploaded, and note what they keep."""
         upload, keep = updater.numpy_of(trained.upload), updater.numpy_of(trained.keep)
         for place in range(count):
-            row = {slot: chunks.rows(tree, place) for slot, tree in upload.items()}
+            row: Trees = {slot: chunks.rows(tree, place) for slot, tree in upload.items()}
+            if self.veil is not None:
+                row = self.veil.contributed(row, self.server, start.devices[place], start.number)
             reduction.offer(
                 start.devices[place],
                 Upload(start.examples[place].count, steps, lambda row=row: row),  # type: ignore[misc]  # the default binds it now
@@ -281,7 +305,7 @@ class Vectorised:
             digest.update(name.encode() + tensor.numpy().tobytes())
         return Identity(
             algorithm=plan.algorithm,
-            settings={**plan.fixed, **plan.server, **plan.hyper, **self.setting.hyper},
+            settings={**plan.fixed, **plan.server, **plan.hyper, **self.setting.hyper, **self._private_settings()},
             model=digest.hexdigest(),
             devices=len(self.names),
             fleet=hashlib.sha256("\n".join(self.names).encode()).hexdigest(),
@@ -291,6 +315,9 @@ class Vectorised:
             batch=plan.batch.size,
             data=data,
         )
+
+    def _private_settings(self) -> dict[str, Any]:
+        return {} if self.veil is None else {"privacy": msgspec.to_builtins(self.veil.privacy)}
 
 
 def chunk_for(graphs: Graphs, device: str) -> int:

@@ -129,14 +129,36 @@ def test_the_command_line_sets_every_number_of_a_run() -> None:
     given = dict.fromkeys(numbers, 7) | dict.fromkeys(("canary", "halt_failures", "over"), 1)  # limited
     words = [f"--{name.replace('_', '-')}={value}" for name, value in sorted(given.items())]
     parsed = _run_parser().parse_args(
-        ["start", "--config=c", "--bundle=b", "--set", "lr=0.5", "--set", "w=uniform", "--decay", "lr=0.99", *words]
+        [
+            "start",
+            "--config=c",
+            "--bundle=b",
+            "--set",
+            "lr=0.5",
+            "--set",
+            "w=uniform",
+            "--decay",
+            "lr=0.99",
+            "--secagg",
+            *words,
+        ]
     )
     config = _run_config(parsed)
+    assert config.secagg
     assert {name: getattr(config, name) for name in numbers} == given
     assert config.decay == {"lr": 0.99}
     parsed = _run_parser().parse_args(["start", "--config=c", "--bundle=b", "--goal=30", "--over=1.1"])
     assert _run_config(parsed).selected == 33
     assert config.hyper == {"lr": "0.5", "w": "uniform"}  # for algorithms.build to convert and check
+
+
+@pytest.mark.parametrize("option", ["--secagg-clip=3", "--secagg-neighbours=4"])
+def test_what_is_for_secure_aggregation_alone_is_refused_without_it(option: str) -> None:
+    words = ["start", "--config=c", "--bundle=b", option]
+    with pytest.raises(ConfigError, match="for secure aggregation alone"):
+        _run_config(_run_parser().parse_args(words))
+    assert _run_config(_run_parser().parse_args([*words, "--secagg"])).secagg
+    assert not _run_config(_run_parser().parse_args(words[:3])).secagg
 
 
 def test_the_command_line_names_a_robust_rule_and_a_server_optimiser() -> None:

@@ -86,7 +86,8 @@ def test_a_journal_of_the_schema_before_is_taken_over_with_all_that_is_in_it(tmp
     journal.open_round("run", Round(1, 0, Policy(2, 1)))
     journal.close()
     with sqlite3.connect(tmp_path / "j.db") as database:
-        database.execute("DROP TABLE conduct")
+        for later in ("conduct", "exchanges", "releases"):
+            database.execute(f"DROP TABLE {later}")
         database.execute("PRAGMA user_version = 2")
     database.close()
     for _ in range(2):

@@ -49,6 +49,10 @@ def no_upload(data: bytes) -> BlobRef:
     raise AssertionError(f"nobody offers {len(data)} bytes")
 
 
+async def nothing_hidden(task: Task, product: Product) -> Product:
+    raise AssertionError(f"nobody hides {len(product.upload or b'')} bytes of round {task.round}")
+
+
 def fault(error: BaseException) -> None:
     raise error
 
@@ -74,6 +78,7 @@ def test_a_pause_that_is_over_leads_to_the_result_whether_or_not_the_loop_had_no
             feed=told.append,
             send=said.append,
             fail=fault,
+            conceal=nothing_hidden,
         )
         jobs.start(task())
         assert await asyncio.to_thread(workshop.begun.wait, PATIENCE)

@@ -35,8 +35,9 @@ def _of(kind: inspect.Type) -> st.SearchStrategy[Any]:  # noqa: PLR0912  a case 
             return st.none()
         case inspect.IntType(ge=least, le=most):
             return st.integers(-(1 << 63) if least is None else least, (1 << 63) - 1 if most is None else most)
-        case inspect.FloatType(ge=low, le=high):
-            return st.floats(low, high, allow_nan=False, allow_infinity=False)
+        case inspect.FloatType(ge=low, gt=above, le=high):
+            lowest = above if low is None else low
+            return st.floats(lowest, high, exclude_min=above is not None, allow_nan=False, allow_infinity=False)
         case inspect.BytesType():
             return st.binary(max_size=200)
         case inspect.StrType():

@@ -14,6 +14,8 @@ from edgepfl import wire
 from edgepfl.eligibility import Conditions
 from edgepfl.errors import WireError
 from edgepfl.plan import Amend
+from edgepfl.privacy.terms import Terms as Privacy
+from edgepfl.secagg.terms import Terms
 from edgepfl.wire import KINDS, BlobRef, Failed, Gone, Hello, Member, Message, Need, Part, Report, Task
 
 SHA = "0123456789abcdef" * 4
@@ -26,6 +28,7 @@ REPORT = Report("pi-07", 3, "run", 4, 0, 120, 10, BLOB, {"loss": 0.5}, {"train":
 TASK = Task(
     "run", 4, 0, (Member("pi-07", 3),), BLOB, BLOB, {"lr": 0.05}, 10, 99, True, 0, False, 60.0, 5.0, 30.0,  # noqa: FBT003
     {"server_lr": 1.0}, 40, "int8", (Amend("h", "delta"),), Conditions(charging=True),
+    Terms(64, 28, 1024.0, 1000, ("delta",)), Privacy(1.5, 0.5, metrics=True),
 )  # fmt: skip
 FAILED = Failed("pi-07", 3, "run", 4, 0, "graph", "it broke")
 

@@ -13,6 +13,7 @@ import pytest
 from edgepfl import wire
 from edgepfl.eligibility import Conditions
 from edgepfl.plan import Amend
+from edgepfl.secagg.terms import Terms
 from edgepfl.wire import (
     KINDS,
     BlobRef,
@@ -32,6 +33,7 @@ from edgepfl.wire import (
     Refused,
     Report,
     RollCall,
+    SecAgg,
     Stopped,
     Task,
 )
@@ -86,6 +88,11 @@ EXAMPLES: dict[str, Message] = {
         "watch", 3, 0, (Member("pi-07", 2),), CHUNKED, INLINE, {}, 50, 1, False, 0, False, 60.0, 2.5,  # noqa: FBT003
         codec="int8+zlib", amends=(Amend("c_k", "delta", -20.0, per_step=True), Amend("h", "delta")),
     ),
+    "task-secagg": Task(
+        "watch", 3, 0, (Member("pi-07", 2),), CHUNKED, INLINE, {}, 50, 1, False, 0, False, 60.0, 2.5,  # noqa: FBT003
+        secagg=Terms(64, 28, 1024.0, 1_000_000, ("delta",)),
+    ),
+    "secagg": SecAgg("pi-07", "watch", 41, 1, b"body"),
     "commit": Commit("watch", 41, ("pi-07", "pi-08")),
     "cancel": Cancel("watch", 41, 1, "the round was abandoned"),
     "cancel-unknown": Cancel("watch", 41, 1, "unknown run", unknown=True),
