@@ -78,7 +78,7 @@ def archive_of(contents: Mapping[str, bytes], method: int = zipfile.ZIP_DEFLATED
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", method) as archive:
         for name, content in contents.items():
-            archive.writestr(name, content)
+            archive.writestr(zipfile.ZipInfo(name), content, method)  # not the time of day, which would be in the bytes
     return buffer.getvalue()
 
 
