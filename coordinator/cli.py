@@ -7,6 +7,7 @@ import asyncio
 import json
 import logging
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -169,16 +170,10 @@ def _run_config(words: argparse.Namespace) -> RunConfig:
     if privacy is not None and given["goal"] is None:
         rounds, most = fields.get("rounds", RunConfig().rounds), MOST_SELECTED
         fields["goal"] = privacy_options.goal_of(privacy, rounds, most) or RunConfig().goal
-    for option in ("secagg_clip", "secagg_neighbours"):
-        if given.get(option) is not None and not words.secagg:
-            what = f"--{option.replace('_', '-')}"
-            raise ConfigError("it is for secure aggregation alone", where=what, remedy="Give --secagg, too")
-    for option in ("staleness", "max_staleness"):
-        if given.get(option) is not None and not fields.get("buffer"):
-            what = f"--{option.replace('_', '-')}"
-            raise ConfigError(
-                "it is for buffered runs alone", where=what, remedy="Give --buffer K, too, or leave it out"
-            )
+    if not words.secagg:
+        _refuse_any(given, ("secagg_clip", "secagg_neighbours"), "secure aggregation", "Give --secagg, too")
+    if not fields.get("buffer"):
+        _refuse_any(given, ("staleness", "max_staleness"), "buffered runs", "Give --buffer K, too, or leave it out")
     weighting_of(fields.get("staleness", "constant"))
     codec_of(fields.get("codec", ""))  # a clear error here, before the coordinator is asked
     place = on_command_line("edgepfl run start", {"hyper": "--set"})
@@ -194,6 +189,17 @@ def _factors(settings: list[str]) -> dict[str, float]:
             remedy = f"Give a factor, such as {name}=0.998"
             raise ConfigError(f"{name} = {text!r} is no number", where="--decay", remedy=remedy) from error
     return found
+
+
+def _refuse_any(given: Mapping[str, object], options: Sequence[str], alone: str, remedy: str) -> None:
+    """Refuse options that mean nothing without another one.
+
+    Raises:
+        ConfigError: one of them is given.
+    """
+    for option in options:
+        if given.get(option) is not None:
+            raise ConfigError(f"it is for {alone} alone", where=f"--{option.replace('_', '-')}", remedy=remedy)
 
 
 def _published(words: argparse.Namespace) -> dict[str, Any]:

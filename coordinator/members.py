@@ -143,7 +143,7 @@ def check_summable(algorithm: Algorithm, plan: Plan, who: str, robust: str = "")
     """
     ups = {name: slot.reduce for name, slot in plan.by_role(Role.UP).items()} | dict(algorithm.rebuilt)
     single = sorted(name for name, reduce in ups.items() if reduce is Reduce.STACK)
-    own = sorted(name for name, slot in plan.by_role(Role.DOWN).items() if slot.addressed)
+    own = plan.addressed
     if single or own or robust:
         why = f"{plan.algorithm} sends each device its own {' and '.join(own)}"
         why = f"{plan.algorithm} needs each device's own {' and '.join(single)}" if single else why

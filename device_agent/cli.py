@@ -15,6 +15,7 @@ from device_agent.conditions import Sensors
 from device_agent.conditions_sampler import Sampler
 from device_agent.config import AgentConfig, load
 from device_agent.erase import erase
+from device_agent.place import DATABASE
 from device_agent.runners.choice import choose
 from device_agent.service import AgentService, Place, will
 from device_agent.work import Workshop
@@ -91,7 +92,7 @@ def model(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="with --list: one JSON array, for scripts")
     words = parser.parse_args(arguments)
     config = load(words.config)
-    store = Path(config.state) / "store.db"
+    store = Path(config.state) / DATABASE
     if words.list:
         _list(models.held(store), as_json=words.json)
     elif words.forget is not None:
@@ -138,7 +139,7 @@ def _export(arguments: list[str]) -> int:
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the agent's settings")
     words = parser.parse_args(arguments)
     config = load(words.config)
-    runs = models.owned(Path(config.state) / "store.db")
+    runs = models.owned(Path(config.state) / DATABASE)
     files = owner.contents(config, sources.load(config.data), runs)
     owner.write(words.folder, files)
     print(f"{words.folder}: {len(files)} files, {len(runs)} runs; begin with README.md")
@@ -165,7 +166,7 @@ def _list(runs: list[models.Held], *, as_json: bool) -> None:
 
 def _forget(config: AgentConfig, run: str) -> None:
     state = Path(config.state)
-    store = state / "store.db"
+    store = state / DATABASE
     if run not in {each.run for each in models.held(store)}:
         raise ConfigError(f"nothing is kept of run {run!r}", where=str(store), remedy="See --list")
     place = Place.open(state, config.transfer.room)

@@ -23,16 +23,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from device_agent.checkpoint import FILE
+from device_agent.place import DATABASE, FETCHED, OFFERED
 from edgepfl.bus._files import storing, sync
 from edgepfl.bus.lock import ProcessLock
 from edgepfl.errors import StoreError
 
-_DATABASE = "store.db"
-_LOCK = "store.db.lock"
-_GOING = "store.db.erasing"
-_NAMES = (_GOING, _DATABASE, f"{_DATABASE}-wal", f"{_DATABASE}-shm", f"{_DATABASE}-journal", FILE, f"{FILE}.tmp")
+_LOCK = f"{DATABASE}.lock"
+_GOING = f"{DATABASE}.erasing"
+_NAMES = (_GOING, DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", f"{DATABASE}-journal", FILE, f"{FILE}.tmp")
 _BLOB = re.compile(r"[0-9a-f]{64}(\.part)?|.+\.tmp")  # see edgepfl.bus.blobs
-_FOLDERS = ("fetched", "offered")
+_FOLDERS = (FETCHED, OFFERED)
 _BLOCK = 1 << 20  # bytes at a time: memory is scarce on a board
 
 
@@ -80,8 +80,8 @@ def erase(state: Path) -> list[Erased]:
     try:
         erased = _finish(state)
         with storing(state):
-            if os.path.lexists(state / _DATABASE):
-                (state / _DATABASE).replace(state / _GOING)
+            if os.path.lexists(state / DATABASE):
+                (state / DATABASE).replace(state / _GOING)
                 sync(state)
         erased += [_remove(path, state) for path in kept(state)]
         with storing(state):
@@ -112,7 +112,7 @@ def _blobs_in(folder: Path) -> list[Path]:
 
 
 def _remove(path: Path, state: Path) -> Erased:
-    where = _DATABASE if path.name == _GOING else str(path.relative_to(state))
+    where = DATABASE if path.name == _GOING else str(path.relative_to(state))
     with storing(path):
         if not stat.S_ISREG(path.lstat().st_mode):  # what a link points to is not ours
             name = os.fsencode(path.readlink()) if path.is_symlink() else b""

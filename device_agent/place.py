@@ -38,6 +38,9 @@ from edgepfl.bus.blobs import BlobStore, Room
 from edgepfl.errors import StoreError, WireError
 from edgepfl.wire import BlobRef, Report, Task
 
+DATABASE = "store.db"
+FETCHED, OFFERED = "fetched", "offered"
+"""What lies in a state directory, beside the checkpoint; see above."""
 log = logging.getLogger(__name__)
 Change = TypeVar("Change")
 _MARGIN = 1 << 10  # bytes: a report waits for a long time, and the next broker may take a little less
@@ -71,9 +74,9 @@ class Place:
         Raises:
             StoreError: another agent uses it, or it cannot be used at all.
         """
-        fetched, offered = state / "fetched", state / "offered"
+        fetched, offered = state / FETCHED, state / OFFERED
         return cls(
-            Store(state / "store.db", log_pages),
+            Store(state / DATABASE, log_pages),
             BlobStore(fetched, replace(room, beside=(offered,))),
             BlobStore(offered, replace(room, beside=(fetched,))),
             CheckpointFile(state / FILE),

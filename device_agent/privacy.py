@@ -7,12 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from device_agent.sending import Encoder
 from edgepfl.coding import Encoded
-from edgepfl.privacy.clipping import clipped
-from edgepfl.privacy.noise import Gaussian, noised
+from edgepfl.privacy.noise import contribution
 from edgepfl.privacy.normals import KEY_BYTES
 from edgepfl.privacy.terms import Terms
 from edgepfl.tree import Trees
@@ -47,12 +44,7 @@ class Bounded:
         Raises:
             CodecError: a number is not finite.
         """
-        bounded, _ = clipped(upload, self.terms.clip)
-        if self.terms.noise:
-            mechanism = Gaussian(self.terms.clip, self.terms.noise / self.terms.clip)
-            wide = noised(bounded, mechanism, self.draw(KEY_BYTES))
-            bounded = {slot: tree.map(np.float32) for slot, tree in wide.items()}
-        return self.then.encode(bounded, seed, residual)
+        return self.then.encode(contribution(upload, self.terms, lambda: self.draw(KEY_BYTES)), seed, residual)
 
 
 def bounded(encoder: Encoder, task: Task) -> Encoder:

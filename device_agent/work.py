@@ -152,8 +152,8 @@ class Workshop:
         self.runtime = runtime
         self._version = version or runtime
         self._most = most
-        self._open: dict[str, Interpreter] = {}
-        self._lending: dict[str, Lending] | None = {} if shared else None
+        self._shared = shared
+        self._open: dict[str, tuple[Interpreter, Runner]] = {}
         self._downloaded: tuple[str, str, Trees] = ("", "", {})  # of which bundle, its digest, and what is in it
         self._lock = threading.Lock()
 
@@ -257,37 +257,27 @@ class Workshop:
                         remedy=f"Export it with --runtimes {self.runtime}",
                     )
                 while len(self._open) >= self._most:
-                    self._close(next(iter(self._open)))
-                self._open[sha256] = Interpreter(bundle.plan, bundle.model, self._runner_of(sha256, bundle))
-            return self._open[sha256]
-
-    def _runner_of(self, sha256: str, bundle: Bundle) -> Runner:
-        runner = self._runner(bundle)
-        if self._lending is None:
-            return runner
-        lending = self._lending[sha256] = Lending(runner, bundle.plan.graphs)
-        return lending
-
-    def _close(self, sha256: str) -> None:
-        del self._open[sha256]
-        if self._lending is not None:
-            del self._lending[sha256]
+                    self._open.pop(next(iter(self._open)))
+                runner = self._runner(bundle)
+                runner = Lending(runner, bundle.plan.graphs) if self._shared else runner
+                self._open[sha256] = Interpreter(bundle.plan, bundle.model, runner), runner
+            return self._open[sha256][0]
 
     def _give_back(self, sha256: str, *, whole: bool) -> None:
         """Let the next task have what this thread's bound; nothing of the result lies in that any more."""
-        lending = self._lending.get(sha256) if self._lending is not None else None
-        if lending is not None:
-            (lending.give_back if whole else lending.drop)()
+        _, runner = self._open.get(sha256, (None, None))
+        if isinstance(runner, Lending):
+            (runner.give_back if whole else runner.drop)()
 
     def _download(self, task: Task, materials: Materials, plan: Plan) -> Trees:
         """The DOWN slots; nobody changes their arrays, so those of a whole cohort can be the same ones."""
         key = task.bundle.sha256, task.download.sha256
         *known, trees = self._downloaded
-        if self._lending is not None and tuple(known) == key:
+        if self._shared and tuple(known) == key:
             return trees
         expected = {name: slot.tensors for name, slot in plan.by_role(Role.DOWN).items()}
         trees = codec.decode(materials.download(), expected, where="download")
-        if self._lending is not None:
+        if self._shared:
             self._downloaded = (*key, trees)
         return trees
 

@@ -314,6 +314,16 @@ class Plan(msgspec.Struct, frozen=True):
         """The tensors of a model that predicts."""
         return self.served or self.model
 
+    @property
+    def stacked(self) -> list[str]:
+        """The UP slots of which the server needs each device's own, sorted."""
+        return sorted(name for name, slot in self.by_role(Role.UP).items() if slot.reduce is Reduce.STACK)
+
+    @property
+    def addressed(self) -> list[str]:
+        """The DOWN slots of which each device gets a value of its own, sorted."""
+        return sorted(name for name, slot in self.by_role(Role.DOWN).items() if slot.addressed)
+
     def by_role(self, role: Role) -> dict[str, SlotPlan]:
         """The slots of one role, by name."""
         return {name: slot for name, slot in self.slots.items() if slot.role is role}

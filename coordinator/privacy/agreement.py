@@ -16,7 +16,7 @@ from coordinator.privacy.release import Adaptive, Release
 from edgepfl.algorithms import Algorithm
 from edgepfl.coding import codec_of
 from edgepfl.errors import ConfigError
-from edgepfl.plan import Plan, Reduce, Role, Weighting
+from edgepfl.plan import Plan, Role, Weighting
 from edgepfl.privacy.terms import Terms
 from edgepfl.secagg.vector import Layout
 
@@ -130,9 +130,9 @@ def check_aggregated(config: RunConfig) -> None:
 def _algorithms(algorithm: Algorithm, plan: Plan) -> str:
     """Why noise on sums of changes is not enough for an algorithm; empty where it is."""
     sent = plan.by_role(Role.UP)
-    if single := sorted(name for name, slot in sent.items() if slot.reduce is Reduce.STACK):
+    if single := plan.stacked:
         return f"{plan.algorithm} needs each device's own {' and '.join(single)}, and only a noisy sum is private"
-    if own := sorted(name for name, slot in plan.by_role(Role.DOWN).items() if slot.addressed):
+    if own := plan.addressed:
         return f"{plan.algorithm} sends each device its own {' and '.join(own)}, made from single uploads"
     if mirrored := sorted({each.keep for each in algorithm.amended}):
         return (

@@ -78,9 +78,9 @@ def check_aggregated(config: RunConfig) -> None:
 def _algorithms(algorithm: Algorithm, plan: Plan) -> str:
     """Why a sum of uploads is not enough for an algorithm; empty where it is."""
     sent = plan.by_role(Role.UP)
-    if stacked := sorted(name for name, slot in sent.items() if slot.reduce is Reduce.STACK):
+    if stacked := plan.stacked:
         return f"{plan.algorithm} needs each device's own {' and '.join(stacked)}, and only sums are seen"
-    if own := sorted(name for name, slot in plan.by_role(Role.DOWN).items() if slot.addressed):
+    if own := plan.addressed:
         return f"{plan.algorithm} sends each device its own {' and '.join(own)}, made from its own uploads"
     if algorithm.rebuilt:
         made = " and ".join(sorted(algorithm.rebuilt))

@@ -6,8 +6,8 @@ slots never leave the device and stay exact.
 """
 
 from edgepfl.privacy.clipping import clipped, norm_of
-from edgepfl.privacy.noise import Gaussian, noised
+from edgepfl.privacy.noise import Gaussian, contribution, noised
 from edgepfl.privacy.normals import KEY_BYTES, normals
 from edgepfl.privacy.terms import Terms
 
-__all__ = ["KEY_BYTES", "Gaussian", "Terms", "clipped", "noised", "norm_of", "normals"]
+__all__ = ["KEY_BYTES", "Gaussian", "Terms", "clipped", "contribution", "noised", "norm_of", "normals"]

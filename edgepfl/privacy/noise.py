@@ -11,13 +11,16 @@ uniforms.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgepfl.privacy.clipping import clipped
 from edgepfl.privacy.normals import normals
+from edgepfl.privacy.terms import Terms
 from edgepfl.tree import Tree, Trees
 
 _GRID_BITS = 32  # below the noise
@@ -43,6 +46,24 @@ class Gaussian:
     def deviation(self, count: int) -> float:
         """The standard deviation of the noise on each of ``count`` numbers."""
         return self.multiplier * (self.sensitivity + self.grid * math.sqrt(count))
+
+
+def contribution(upload: Trees, terms: Terms, key: Callable[[], bytes]) -> Trees:
+    """What a device gives: its UP slots clipped, and with noise of its own where the terms say so.
+
+    Args:
+        upload: NumPy.
+        terms: of the task.
+        key: gives what the noise is made of, see :func:`noised`; asked only where there is noise.
+
+    Raises:
+        CodecError: a number is not finite.
+    """
+    bounded, _ = clipped(upload, terms.clip)
+    if not terms.noise:
+        return bounded
+    wide = noised(bounded, Gaussian(terms.clip, terms.noise / terms.clip), key())
+    return {slot: tree.map(lambda x: np.asarray(x, np.float32)) for slot, tree in wide.items()}
 
 
 def noised(trees: Trees, mechanism: Gaussian, key: bytes) -> Trees:

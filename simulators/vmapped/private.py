@@ -18,7 +18,7 @@ from coordinator.privacy.release import Bounded, Release, blurred, clip_of
 from edgepfl.algorithms import Algorithm, Cohort
 from edgepfl.errors import ConfigError
 from edgepfl.plan import Plan, Role
-from edgepfl.privacy import KEY_BYTES, Gaussian, clipped, noised
+from edgepfl.privacy import KEY_BYTES, contribution
 from edgepfl.seeds import derive, generator
 from edgepfl.tree import Trees
 
@@ -67,12 +67,7 @@ class Veil:
         terms = agreement.terms_of(self.privacy, clip_of(state, self.privacy.clip))
         if terms is None:
             raise ConfigError("it bounds no contribution", where="privacy")
-        bounded, _ = clipped(upload, terms.clip)
-        if not terms.noise:
-            return bounded
-        mechanism = Gaussian(terms.clip, terms.noise / terms.clip)
-        wide = noised(bounded, mechanism, self._key("contribution", number, device))
-        return {slot: tree.map(lambda x: x.astype("float32")) for slot, tree in wide.items()}
+        return contribution(upload, terms, lambda: self._key("contribution", number, device))
 
     def blurred(self, got: Cohort, state: Trees, below: int) -> tuple[Cohort, Trees]:
         """What the update may see of a round, and what is to be remembered."""

@@ -100,8 +100,8 @@ def test_a_task_that_was_stopped_leaves_nothing_behind(scene: Scene) -> None:
     materials = Materials(DEVICES[0], examples(), lambda: scene.data, lambda: scene.download(1), None)
     with pytest.raises(Stopped):
         shared.perform(scene.task(1), materials, stop)
-    assert shared._lending is not None
-    [lending] = shared._lending.values()
+    [(_, lending)] = shared._open.values()
+    assert isinstance(lending, Lending)
     assert not any(lending._spare.values())
     assert rounds(scene, shared, DEVICES[1]) == rounds(scene, Workshop(OnnxRunner), DEVICES[1])
 
