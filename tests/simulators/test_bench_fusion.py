@@ -23,16 +23,17 @@ def job(engine: str = "naive", m: int = 12, active: int = 4, rounds: int = 6, dt
 
 def test_a_run_measures_every_engine_and_writes_the_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "rows.json"
-    words = ["fusion", "--m", "12", "--d", "300", "--active", "0.3", "--rounds", "4", "--threads", "1"]
+    size = ["--m", "12", "--d", "30000"]  # with less, a process may have had all the pages before: a peak of 0
+    words = ["fusion", *size, "--active", "0.3", "--rounds", "4", "--threads", "1"]
     assert main([*words, "--dtype", "float64", "--engines", "naive,hybrid", "--json", str(file)]) == 0
     naive, hybrid = json.loads(file.read_text())
-    assert (naive["engine"], naive["m"], naive["d"], naive["active"], naive["against"]) == ("naive", 12, 300, 4, "")
+    assert (naive["engine"], naive["m"], naive["d"], naive["active"], naive["against"]) == ("naive", 12, 30_000, 4, "")
     assert (hybrid["engine"], hybrid["against"], hybrid["threads"]) == ("hybrid", "naive", 1)
     assert hybrid["max_error"] < 1e-12
     assert min(row[name] for row in (naive, hybrid) for name in ("seconds", "peak_bytes", "floor_seconds")) > 0
     shown = capsys.readouterr()
     assert len(shown.out.splitlines()) == 4
-    assert "hybrid, m = 12, d = 300, 4 active" in shown.err
+    assert "hybrid, m = 12, d = 30,000, 4 active" in shown.err
 
 
 @pytest.mark.parametrize("engine", ENGINES)
