@@ -38,8 +38,10 @@ else
 TORCH_SPEC ?= torch==$(TORCH_VERSION)
 endif
 
-# One more than there are cores: some tests wait for processes and networks.
+# One more than there are cores: some tests wait for processes and networks.  Each calculates on one thread: with a
+# thread for each core in each worker, they spin while they wait for each other, a quarter of all processor time.
 WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: help demo test matrix soak lint format clean
 
@@ -52,13 +54,13 @@ demo: $(STAMP)-sim
 test: $(STAMP)-dev
 ifeq ($(TESTS),)
 	$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+	$(PYTEST)
 else
 	$(BIN)/python -m pytest $(TESTS)
 endif
 
 matrix: $(STAMP)-dev
-	EDGEPFL_MATRIX=full $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+	EDGEPFL_MATRIX=full $(PYTEST)
 
 soak: $(STAMP)-dev
 	EDGEPFL_SOAK=1 EDGEPFL_SEED=$(SEED) EDGEPFL_PROMISES_JSON=$(PROMISES) OMP_NUM_THREADS=1 \
